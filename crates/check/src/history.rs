@@ -135,12 +135,20 @@ struct HistoryEvent {
     text: Arc<str>,
 }
 
+/// What a structure promises.
+#[derive(Clone, Copy, Debug, Default)]
+struct HistoryRules {
+    verdict: AckRule,
+    /// Whether the structure may forget keys (CHECK-HIST-5).
+    forgets: bool,
+    /// Whether a ticket promises nothing.
+    relaxed: bool,
+}
+
 /// The operations so far, and the states that may be found.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    verdict: AckRule,
-    forgets: bool,
-    relaxed: bool,
+    rules: HistoryRules,
     made_room: bool,
     clock: u64,
     ops: OpId,
@@ -211,22 +219,24 @@ impl History {
     /// Creates the history of an empty structure, with the rule `verdict`.
     #[must_use]
     pub fn judged_by(verdict: AckRule) -> History {
-        History {
-            verdict,
-            ..History::default()
-        }
+        History::default().with(|rules| rules.verdict = verdict)
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut HistoryRules)) -> History {
+        set(&mut self.rules);
+        self
     }
 
     /// Sets whether the structure may forget keys (CHECK-HIST-5).
     #[must_use]
     pub fn forgetting(self, forgets: bool) -> History {
-        History { forgets, ..self }
+        self.with(|rules| rules.forgets = forgets)
     }
 
     /// Sets whether the medium's tickets promise nothing until it is synced (CHECK-HIST-6).
     #[must_use]
     pub fn relaxed(self, relaxed: bool) -> History {
-        History { relaxed, ..self }
+        self.with(|rules| rules.relaxed = relaxed)
     }
 
     /// Records that the structure had to make room, if `made_room`. From now on it may have forgotten any key (CHECK-HIST-5).
@@ -239,7 +249,7 @@ impl History {
 
     /// Returns whether a key may be absent although none of its versions says so (CHECK-HIST-5).
     pub(crate) fn may_miss(&self, versions: &[KeyVersion]) -> bool {
-        self.forgets && (self.made_room || versions.iter().any(|v| v.acked.is_none()))
+        self.rules.forgets && (self.made_room || versions.iter().any(|v| v.acked.is_none()))
     }
 
     /// Returns whether operation `op` wrote `version`, one of `versions`, or `version` was built on that write by
@@ -250,7 +260,7 @@ impl History {
         }
         let base = version
             .over
-            .filter(|_| version.state.is_some() && !self.relaxed);
+            .filter(|_| version.state.is_some() && !self.rules.relaxed);
         let base = base.and_then(|base| versions.iter().find(|v| v.op == base));
         let base = base.filter(|base| base.state.is_some());
         base.is_some_and(|base| self.contains(versions, base, op))
@@ -374,7 +384,7 @@ impl History {
             (TargetOp::Group(writes), OpAnswer::Saw(saw)) => {
                 let keys = self.touched.get(&id).cloned();
                 self.note(keys.as_ref(), format!("#{id} saw {saw:?}"));
-                if self.relaxed {
+                if self.rules.relaxed {
                     self.leave_out_absent(id, writes, saw); // CHECK-HIST-6
                 }
                 let mut each = writes.iter().zip(saw);
@@ -461,7 +471,7 @@ impl History {
             ));
         };
         let told = view == ReadView::Durable || first.acked.is_some();
-        let tells = self.verdict == AckRule::Strict && seen.next().is_none();
+        let tells = self.rules.verdict == AckRule::Strict && seen.next().is_none();
         if tells && !told {
             self.seen.insert(id, (key, first.op));
         } else if tells {
@@ -509,7 +519,7 @@ impl History {
             let own = versions.iter_mut().find(|v| v.op == id);
             match own {
                 Some(own) => own.over = Some(first.op),
-                None if self.verdict == AckRule::Strict => {
+                None if self.rules.verdict == AckRule::Strict => {
                     self.seen.insert(id, (key, first.op));
                 }
                 None => {}

@@ -20,7 +20,7 @@ impl Explorer<'_> {
     ) -> Result<(), Box<SeedFailure>> {
         run.crashes += 1;
         let number = run.crashes;
-        let only = self.config.only.as_ref().filter(|_| run.depth == 1);
+        let only = self.config.only.as_ref().filter(|_| run.nesting.depth == 1);
         if only.is_some_and(|(crash, _)| *crash != number) {
             return Ok(());
         }
@@ -45,14 +45,14 @@ impl Explorer<'_> {
         only: Option<Option<&ImageChoice>>,
     ) -> Result<(), Box<SeedFailure>> {
         let rng = Rng::new(run.seed).fork(number);
-        let (count, cap) = match run.depth {
+        let (count, cap) = match run.nesting.depth {
             1 => (&mut self.counts.crash_points, self.config.cap),
             2 => (&mut self.counts.nested_points, self.config.cap_nested),
             _ => (&mut self.counts.deep_points, self.config.cap_nested),
         };
         *count += 1;
         let images = state.images(cap, rng.fork(1).draw());
-        self.counts.exhaustive_points += u64::from(run.depth == 1 && images.exhaustive());
+        self.counts.exhaustive_points += u64::from(run.nesting.depth == 1 && images.exhaustive());
         let pick = only.flatten();
         for cut in images {
             let this = ImageChoice::Image(cut.number);
@@ -67,7 +67,7 @@ impl Explorer<'_> {
         }
         let kill = rng.fork(2).one_in(self.config.kill_one_in);
         if (kill && only.is_none() && self.may_nest(run)) || pick == Some(&ImageChoice::Kill) {
-            run.nests_left -= 1;
+            run.nesting.left -= 1;
             self.counts.kills += 1;
             self.nest(run, state.killed(), rng.fork(3).draw())
                 .map_err(|failure| failure.after_crash(number, state, ImageChoice::Kill))?;
@@ -76,7 +76,7 @@ impl Explorer<'_> {
     }
 
     fn may_nest(&self, run: &WorkloadRun) -> bool {
-        run.depth < self.config.depth && run.nests_left > 0
+        run.nesting.depth < self.config.depth && run.nesting.left > 0
     }
 
     /// Checks one image of a crash point.
@@ -105,9 +105,9 @@ impl Explorer<'_> {
         let shown = &self.known[&key];
         check_contents(run, shown)?;
         // In nested runs only the random choice counts, not whether the image is known (CHECK-EXPLORE-2).
-        let nest = (fresh || run.depth > 1) && rng.fork(5).one_in(self.config.nest_one_in);
+        let nest = (fresh || run.nesting.depth > 1) && rng.fork(5).one_in(self.config.nest_one_in);
         if (nest || always_nest) && shown.is_ok() && self.may_nest(run) {
-            run.nests_left -= 1;
+            run.nesting.left -= 1;
             let sim = self.sim(state.image(cut));
             self.nest(run, sim, rng.fork(6).draw())?;
         }

@@ -15,14 +15,27 @@ use crate::oracle::check_history;
 use crate::target::{OpAnswer, TargetOp, TargetSubject};
 use crate::workload::{START_MS, Workload, WorkloadStep};
 
+/// Images and crash points that were checked against one state of the history.
+#[derive(Default)]
+struct CheckedImages {
+    hashes: HashSet<u64>,
+    /// Version of the history, and time.
+    at: (u64, u64),
+}
+
+/// Place of a run among nested runs.
+pub(super) struct Nesting {
+    /// Consecutive crashes at the run's crash points: 1 for the first run, more for nested runs.
+    pub(super) depth: usize,
+    /// Number of runs that it may still nest.
+    pub(super) left: usize,
+}
+
 /// A structure that executes a workload, with its captured crash points.
 pub(super) struct WorkloadRun {
-    /// Consecutive crashes at its crash points: 1 for the run itself, more for nested runs.
-    pub(super) depth: usize,
+    pub(super) nesting: Nesting,
     /// Whether `create` has not returned yet (CHECK-EXPLORE-4).
     pub(super) creating: bool,
-    /// Number of runs that it may still nest.
-    pub(super) nests_left: usize,
     pub(super) seed: u64,
     pub(super) history: History,
     /// After a kill that must lose nothing: the history with everything that was answered counted as acknowledged
@@ -30,9 +43,7 @@ pub(super) struct WorkloadRun {
     promised: Option<History>,
     pub(super) now_ms: u64,
     pub(super) crashes: u64,
-    /// Hashes already checked against the history version and time in `judged_at`.
-    judged: HashSet<u64>,
-    judged_at: (u64, u64),
+    checked: CheckedImages,
     sim: Sim,
     subject: Option<Box<dyn TargetSubject>>,
     workload: Workload,
@@ -42,16 +53,17 @@ pub(super) struct WorkloadRun {
 impl WorkloadRun {
     fn new(seed: u64, sim: Sim, workload: Workload) -> WorkloadRun {
         WorkloadRun {
-            depth: 1,
+            nesting: Nesting {
+                depth: 1,
+                left: usize::MAX,
+            },
             creating: true,
-            nests_left: usize::MAX,
             seed,
             history: History::new(),
             promised: None,
             now_ms: START_MS,
             crashes: 0,
-            judged: HashSet::new(),
-            judged_at: (0, 0),
+            checked: CheckedImages::default(),
             sim,
             subject: None,
             workload,
@@ -62,11 +74,11 @@ impl WorkloadRun {
     /// Returns whether an image or crash point with this hash was not yet checked against the current history.
     pub(super) fn is_new(&mut self, hash: u64) -> bool {
         let at = (self.history.version(), self.now_ms);
-        if self.judged_at != at {
-            self.judged.clear();
-            self.judged_at = at;
+        if self.checked.at != at {
+            self.checked.hashes.clear();
+            self.checked.at = at;
         }
-        self.judged.insert(hash)
+        self.checked.hashes.insert(hash)
     }
 
     pub(super) fn failure(&self, key: Option<u64>, what: String) -> Box<SeedFailure> {
@@ -117,9 +129,11 @@ impl Explorer<'_> {
     ) -> Result<(), Box<SeedFailure>> {
         self.counts.nested_runs += 1;
         let mut nested = WorkloadRun {
-            depth: run.depth + 1,
+            nesting: Nesting {
+                depth: run.nesting.depth + 1,
+                left: self.config.nests_deeper,
+            },
             creating: run.creating,
-            nests_left: self.config.nests_deeper,
             history: run.history.clone(),
             now_ms: run.now_ms,
             ..WorkloadRun::new(seed, sim.clone(), run.workload.branch(seed))

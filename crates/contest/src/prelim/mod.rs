@@ -114,10 +114,22 @@ pub struct Prelim<M: Medium> {
     core: Arc<PrelimCore<M>>,
 }
 
-struct PrelimCore<M: Medium> {
-    /// Number of the newest record of each bucket.
+/// Progress of the contest's set phase, which a get phase follows.
+struct SetPhase {
+    /// Sets by workers that have been dropped.
+    sets: AtomicU64,
+    /// Number of sets at which the phase ends.
+    end: u64,
+}
+
+/// The number of the newest record of each bucket.
+struct HeadTable {
     heads: GrowTable<AtomicU32>,
-    hash_mask: u64,
+    mask: u64,
+}
+
+struct PrelimCore<M: Medium> {
+    head_table: HeadTable,
     records: Arc<RecordStore<M>>,
     queue: Arc<FlushQueue>,
     cache: Option<PrelimCache>,
@@ -127,9 +139,7 @@ struct PrelimCore<M: Medium> {
     /// Number of segments that each thread has begun.
     begun: Vec<AtomicU32>,
     workers: AtomicU64,
-    /// Sets by workers that have been dropped. The set phase ends at `set_phase` of them.
-    sets: AtomicU64,
-    set_phase: u64,
+    set_phase: SetPhase,
     options: PrelimOptions,
     tally: Mutex<EngineStats>,
     flushers: Mutex<Vec<thread::JoinHandle<()>>>,
@@ -173,8 +183,10 @@ impl<M: Medium> Prelim<M> {
         let flusher = |n| flush::start(FLUSHER_LANES + n, Arc::clone(&queue), Arc::clone(&records));
         let flushers = (0..options.flushers.max(1) as u32).map(flusher).collect();
         let core = PrelimCore {
-            heads: empty_heads(1 << terms.hash_bits, options.init_threads.max(1)),
-            hash_mask: (1 << terms.hash_bits) - 1,
+            head_table: HeadTable {
+                heads: empty_heads(1 << terms.hash_bits, options.init_threads.max(1)),
+                mask: (1 << terms.hash_bits) - 1,
+            },
             records,
             queue,
             cache: options
@@ -187,9 +199,11 @@ impl<M: Medium> Prelim<M> {
             },
             begun: (0..terms.threads).map(|_| AtomicU32::new(0)).collect(),
             workers: AtomicU64::new(0),
-            sets: AtomicU64::new(0),
-            // Each thread's share may have been rounded down.
-            set_phase: terms.operations.saturating_sub(terms.threads as u64),
+            set_phase: SetPhase {
+                sets: AtomicU64::new(0),
+                // Each thread's share may have been rounded down.
+                end: terms.operations.saturating_sub(terms.threads as u64),
+            },
             options,
             tally: Mutex::default(),
             flushers: Mutex::new(flushers),
@@ -222,12 +236,12 @@ fn empty_heads(len: usize, threads: usize) -> GrowTable<AtomicU32> {
 impl<M: Medium> PrelimCore<M> {
     fn bucket_of(&self, key: KeyWords) -> usize {
         let low = u64::from(key[0]) | u64::from(key[1]) << 32;
-        (low & self.hash_mask) as usize
+        (low & self.head_table.mask) as usize
     }
 
     /// Returns the newest record of `key`, with its value in `out`, and the number of records visited.
     fn find(&self, key: KeyWords, out: &mut Vec<u8>) -> (Option<u32>, u64) {
-        let mut n = self.heads.get(self.bucket_of(key)).load(Acquire);
+        let mut n = self.head_table.heads.get(self.bucket_of(key)).load(Acquire);
         let mut looks = 0;
         while n != NONE {
             looks += 1;
@@ -260,7 +274,7 @@ impl<M: Medium> PrelimCore<M> {
     /// Makes record `n` the newest of its bucket. Calls `before` with the former newest record before the change, and
     /// returns that record, which must become the `prev` of `n`.
     fn swing(&self, bucket: usize, n: u32, before: impl Fn(u32)) -> u32 {
-        let head = self.heads.get(bucket);
+        let head = self.head_table.heads.get(bucket);
         if let Some(locks) = &self.locks {
             let _locked = locks.lock(bucket as u64);
             let old = head.load(Relaxed);
@@ -315,7 +329,7 @@ impl<M: Medium> Engine for Prelim<M> {
         Box::new(PrelimWorker {
             ctx: PersistCtx::new(number as u32),
             thread: number as usize % core.begun.len(),
-            getting: core.sets.load(Acquire) >= core.set_phase,
+            getting: core.set_phase.sets.load(Acquire) >= core.set_phase.end,
             filling: None,
             sets: 0,
             scratch: Vec::new(),
@@ -329,13 +343,13 @@ impl<M: Medium> Engine for Prelim<M> {
             records,
             cache,
             locks,
-            hash_mask,
+            head_table,
             options,
             ..
         } = &*self.core;
         let (head, buffers) = records.bytes();
         vec![
-            ("index", (hash_mask + 1) * size_of::<u32>() as u64),
+            ("index", (head_table.mask + 1) * size_of::<u32>() as u64),
             ("read cache", cache.as_ref().map_or(0, PrelimCache::bytes)),
             ("locks", locks.as_ref().map_or(0, LockStripes::bytes)),
             ("buffers", buffers),
@@ -515,7 +529,7 @@ impl<M: Medium> Worker for PrelimWorker<M> {
 impl<M: Medium> Drop for PrelimWorker<M> {
     fn drop(&mut self) {
         self.hand_in();
-        self.core.sets.fetch_add(self.sets, Release);
+        self.core.set_phase.sets.fetch_add(self.sets, Release);
         *self.core.tally.lock().expect("no holder panics") += self.tally;
     }
 }
