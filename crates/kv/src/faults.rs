@@ -33,7 +33,7 @@ pub(crate) const ALL: [NamedFault; 26] = [
         shows_in: Some(Persistency::Relaxed),
     },
     NamedFault {
-        name: "kv.reborn_before_sync",
+        name: "kv.recycled_before_sync",
         description: "under everysec and never a segment is recycled before the records that replace its own are durable",
         source: "the crash explorer, relaxed, seed 0x5: a synced large value was gone after a power cut",
         shows_in: Some(Persistency::Relaxed),

@@ -30,7 +30,7 @@ use crate::segments::Segments;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RelocationOrigin {
     pub opened: u64,
-    pub born: u64,
+    pub written_at: u64,
 }
 
 /// An open segment.
@@ -340,7 +340,7 @@ impl SessionLog {
             None => info.written_at_average.store(segments.appended(), Relaxed),
             Some(from) => {
                 info.opened.store(from.opened, Relaxed);
-                info.written_at_average.store(from.born, Relaxed);
+                info.written_at_average.store(from.written_at, Relaxed);
             }
         }
         // The segment is not sealed yet.

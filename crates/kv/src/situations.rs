@@ -100,7 +100,7 @@ pub(crate) const ALL: [Situation; 59] = [
         "a segment has lost its open epoch, or its head is zeros",
     ),
     Situation::new(
-        "kv.segment_unborn",
+        "kv.segment_uninitialised",
         "an open finds a segment that was never initialised",
     ),
     Situation::new(
@@ -169,11 +169,11 @@ pub(crate) const ALL: [Situation; 59] = [
     ),
     Situation::new("kv.segment_emptied", "the cleaner empties a segment"),
     Situation::new(
-        "kv.reborn",
+        "kv.segment_recycled",
         "the cleaner recycles a segment that readers have left",
     ),
     Situation::new(
-        "kv.limbo_held",
+        "kv.retired_held",
         "readers pin the retired segments until the cleaner stops waiting",
     ),
     Situation::new("kv.grown", "the pool grows"),

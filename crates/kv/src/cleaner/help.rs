@@ -30,11 +30,11 @@ impl<M: Medium> Engine<M> {
             may_settle: self.caps().drain == Drain::Fence,
             ..self.whole_slice()
         };
-        let reborn = self.recycle_retired_between_slices(&mut cleaner, slice.may_settle)?;
+        let recycled = self.recycle_retired_between_slices(&mut cleaner, slice.may_settle)?;
         let mut budget = u32::MAX;
         let step = self.clean_slice(&mut cleaner, slice, &mut budget)?;
         drop(cleaner);
-        if reborn > 0 {
+        if recycled > 0 {
             self.cleaning.requests.wake_waiters();
         }
         Ok(match step {
@@ -42,7 +42,7 @@ impl<M: Medium> Engine<M> {
             SliceOutcome::Pass(SliceProgress::Ended { retired }) if retired > 0 => {
                 HelpOutcome::Done
             }
-            SliceOutcome::Pass(_) | SliceOutcome::Nothing if reborn > 0 => HelpOutcome::Done,
+            SliceOutcome::Pass(_) | SliceOutcome::Nothing if recycled > 0 => HelpOutcome::Done,
             SliceOutcome::Pass(_) | SliceOutcome::Nothing => HelpOutcome::Useless,
         })
     }

@@ -106,8 +106,8 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    pub(crate) fn class_of_age(&self, born: u64) -> usize {
-        let age = self.segments.appended().saturating_sub(born);
+    pub(crate) fn class_of_age(&self, written_at: u64) -> usize {
+        let age = self.segments.appended().saturating_sub(written_at);
         let live = self.space().occupied().max(1);
         let class = match age {
             _ if age * 4 < live => 0,
@@ -259,10 +259,10 @@ impl<M: Medium> Engine<M> {
             drop(cleaner);
             self.finish_pass(number)?;
             let mut cleaner = self.cleaning.lock();
-            let reborn = self.recycle_retired_between_slices(&mut cleaner, true)?;
+            let recycled = self.recycle_retired_between_slices(&mut cleaner, true)?;
             drop(cleaner);
             self.cleaning.requests.wake_waiters();
-            if reborn == 0
+            if recycled == 0
                 && self.segments.free_count() <= 2
                 && self.wait_for_retired(self.cleaner_reserve())? == RetiredWait::Held
             {
@@ -299,9 +299,9 @@ impl<M: Medium> Engine<M> {
                 return Ok(RetiredWait::Empty);
             }
             let mut cleaner = self.cleaning.lock();
-            let reborn = self.recycle_retired(&mut cleaner.ctx)?;
+            let recycled = self.recycle_retired(&mut cleaner.ctx)?;
             drop(cleaner);
-            if reborn > 0 || self.segments.free_count() >= want {
+            if recycled > 0 || self.segments.free_count() >= want {
                 return Ok(RetiredWait::Progress);
             }
             match round < YIELDS {
@@ -309,7 +309,7 @@ impl<M: Medium> Engine<M> {
                 false => thread::sleep(NAP),
             }
         }
-        situation!("kv.limbo_held");
+        situation!("kv.retired_held");
         Ok(RetiredWait::Held)
     }
 
@@ -386,17 +386,17 @@ impl<M: Medium> Engine<M> {
     /// Recycles the retired segments that no reader can be in (KV-CLEAN-1). Returns their number.
     pub(crate) fn recycle_retired(&self, ctx: &mut PersistCtx) -> Result<usize, Poisoned> {
         let oldest = self.epochs.oldest_pinned();
-        let mut reborn = self.segments.take_unread(oldest);
-        unreadable::quarantine_unreadable(self, &mut reborn);
-        if reborn.is_empty() {
+        let mut recycled = self.segments.take_unread(oldest);
+        unreadable::quarantine_unreadable(self, &mut recycled);
+        if recycled.is_empty() {
             return Ok(0);
         }
-        situation!("kv.reborn");
-        self.segments.initialise(ctx, &reborn)?;
-        for &segment in &reborn {
+        situation!("kv.segment_recycled");
+        self.segments.initialise(ctx, &recycled)?;
+        for &segment in &recycled {
             self.segments.give(segment);
         }
-        Ok(reborn.len())
+        Ok(recycled.len())
     }
 
     /// Ends the cleaner's pass early and closes its open segments.

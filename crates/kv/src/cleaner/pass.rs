@@ -349,15 +349,15 @@ impl<M: Medium> Engine<M> {
         if !keep || !sound {
             return Some(0);
         }
-        let born = self.info_at(at).written_at_average.load(Relaxed);
+        let written_at = self.info_at(at).written_at_average.load(Relaxed);
         situation!("kv.value_moved", !tomb);
         situation!("kv.tombstone_moved", tomb);
         situation!("kv.large_value_moved", header.large);
-        let class = self.class_of_age(born);
+        let class = self.class_of_age(written_at);
         let len = self.segments.record_len(header);
         let origin = RelocationOrigin {
             opened: pass.stamps.filled,
-            born,
+            written_at,
         };
         let room = self.make_room(&mut cleaner.log, (class, len), 0, Some(origin));
         room.ok()?;

@@ -30,11 +30,11 @@ impl<M: Medium> Engine<M> {
     /// Looks `key` up in the index. A valid record of the key wins over damaged ones.
     #[inline]
     pub(crate) fn locate(&self, hash: u64, key: Key<'_>) -> EntryLocation {
-        let mut strangers = Vec::new();
-        let found = self.seek(hash, key, 0, |at| strangers.push(at));
+        let mut collisions = Vec::new();
+        let found = self.seek(hash, key, 0, |at| collisions.push(at));
         EntryLocation {
             found,
-            tag_collisions: strangers,
+            tag_collisions: collisions,
         }
     }
 

@@ -72,8 +72,8 @@ impl<M: Medium> Engine<M> {
             self.settle(Ticket::DURABLE)?; // KV-MAP-1
         }
         for (segment, _, map) in &batch {
-            let life = SegmentOpening::of(self.info(*segment));
-            let bytes = map.encode(self.geometry(), *segment, life);
+            let opening = SegmentOpening::of(self.info(*segment));
+            let bytes = map.encode(self.geometry(), *segment, opening);
             self.store_changed(&mut cleaner.ctx, place(self.geometry(), *segment), &bytes);
         }
         situation!("kv.map_written", !batch.is_empty());

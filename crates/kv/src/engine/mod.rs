@@ -406,11 +406,13 @@ impl<M: Medium> Engine<M> {
         let fresh: Vec<u32> = (before..after).collect();
         let initialised = self.segments.initialise(&mut superblock.ctx, &fresh);
         drop(superblock);
-        let born = u64::from(after);
-        let note_born = || {
-            self.set_root(|words| words.segments_initialised = words.segments_initialised.max(born))
+        let count = u64::from(after);
+        let note_initialised = || {
+            self.set_root(|words| {
+                words.segments_initialised = words.segments_initialised.max(count)
+            })
         };
-        if initialised.and_then(|()| note_born()).is_err() {
+        if initialised.and_then(|()| note_initialised()).is_err() {
             return false;
         }
         for segment in before..after {

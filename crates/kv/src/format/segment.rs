@@ -142,21 +142,21 @@ impl SegmentPlace {
 
     /// Rewrites the copy of the generation or of `opened` that is damaged, from the valid copy. The caller flushes the
     /// head after that.
-    pub(crate) fn repair<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, life: &SegmentMeta) {
-        match life.damaged {
+    pub(crate) fn repair<M: Medium>(&self, m: &M, ctx: &mut PersistCtx, meta: &SegmentMeta) {
+        match meta.damaged {
             None => {}
             Some(MetaCopy::Head) => {
-                let fixed = self.fixed(self.at, life.generation);
+                let fixed = self.fixed(self.at, meta.generation);
                 for at in (0..FIXED).step_by(WORD) {
                     m.store(ctx, self.at.plus(at as u64), u64_at(&fixed, at));
                 }
             }
             // A device may fail to write a line that it cannot read.
             Some(MetaCopy::Tail) if m.unreadable(self.tail(), LINE).is_some() => {}
-            Some(MetaCopy::Tail) => self.write_tail(m, ctx, life.generation),
+            Some(MetaCopy::Tail) => self.write_tail(m, ctx, meta.generation),
         }
-        if let Some(purpose) = life.opened.filter(|_| life.has_one_valid_opened) {
-            self.open(m, ctx, life.generation, life.open_epoch, purpose);
+        if let Some(purpose) = meta.opened.filter(|_| meta.has_one_valid_opened) {
+            self.open(m, ctx, meta.generation, meta.open_epoch, purpose);
         }
     }
 
@@ -166,11 +166,11 @@ impl SegmentPlace {
         m: &M,
         ctx: &mut PersistCtx,
         generation: u64,
-        boot: u32,
+        open_epoch: u32,
         purpose: SegmentPurpose,
     ) {
         let _spending = Category::Allocator.scope();
-        let word = opened_word(generation, boot, purpose).to_le_bytes();
+        let word = opened_word(generation, open_epoch, purpose).to_le_bytes();
         m.copy_in(ctx, self.at.plus(OPENED_AT[0] as u64), &[&word, &word]);
     }
 
@@ -212,8 +212,8 @@ impl SegmentPlace {
             checked::<WORD, _>(m, self.at.plus(at as u64), decode)
         });
         let unopened = || m.matches(self.at.plus(OPENED_AT[0] as u64), &[0; 2 * WORD]);
-        let (purpose, boot) = match opened[0].or(opened[1]) {
-            Some((purpose, boot)) => (Some(purpose), boot),
+        let (purpose, open_epoch) = match opened[0].or(opened[1]) {
+            Some((purpose, open_epoch)) => (Some(purpose), open_epoch),
             // A damaged word is not zero: the segment was opened, and most segments are opened for records.
             None => ((!unopened()).then_some(SegmentPurpose::Log), 0),
         };
@@ -227,7 +227,7 @@ impl SegmentPlace {
             generation,
             opened: purpose,
             sealed,
-            open_epoch: boot,
+            open_epoch,
             damaged,
             has_one_valid_opened: opened[0].is_some() != opened[1].is_some(),
             is_recycling_interrupted: false,
@@ -240,19 +240,19 @@ impl SegmentPlace {
         m.matches(self.at, &[0; LINE])
     }
 
-    /// Returns the open epoch, `boot` at most, in which the first record of `generation` was written. `None` if the
+    /// Returns the open epoch, `open_epoch` at most, in which the first record of `generation` was written. `None` if the
     /// record fits none. For a segment that has lost its head, the only other place with the open epoch.
     pub(crate) fn find_open_epoch<M: Medium>(
         &self,
         m: &M,
         generation: u64,
-        boot: u64,
+        open_epoch: u64,
     ) -> Option<u32> {
         let mut bytes = [0; HEADER_MAX];
         m.copy_out(self.at.plus(FIRST as u64), &mut bytes);
-        let openings = (0..=boot.min(u64::from(OPEN_EPOCH_MASK)) as u32).rev();
-        let fits = |boot: &u32| {
-            let seed = self.record_seed(generation, *boot) ^ FIRST as u32;
+        let openings = (0..=open_epoch.min(u64::from(OPEN_EPOCH_MASK)) as u32).rev();
+        let fits = |open_epoch: &u32| {
+            let seed = self.record_seed(generation, *open_epoch) ^ FIRST as u32;
             RecordHeader::decode(&bytes, seed).is_some()
         };
         openings.into_iter().find(fits)
@@ -266,19 +266,19 @@ impl SegmentPlace {
     }
 
     /// Returns the seed of the head crcs of records of `generation`, before a record's own offset is mixed in. The seed
-    /// includes the open epoch `boot`. So if `opened` of a segment never became durable, records of that open epoch
+    /// includes the open epoch. So if `opened` of a segment never became durable, records of that open epoch
     /// are invalid in a later one.
-    pub(crate) fn record_seed(&self, generation: u64, boot: u32) -> u32 {
-        let boot = if fault!("kv.seed_without_opening") {
+    pub(crate) fn record_seed(&self, generation: u64, open_epoch: u32) -> u32 {
+        let open_epoch = if fault!("kv.seed_without_opening") {
             0
         } else {
-            boot
+            open_epoch
         };
-        let life = [
+        let words = [
             generation.to_le_bytes(),
-            u64::from(boot & OPEN_EPOCH_MASK).to_le_bytes(),
+            u64::from(open_epoch & OPEN_EPOCH_MASK).to_le_bytes(),
         ];
-        xxh3_64_with_seed(life.as_flattened(), self.pool ^ self.at.0.rotate_left(32)) as u32
+        xxh3_64_with_seed(words.as_flattened(), self.pool ^ self.at.0.rotate_left(32)) as u32
     }
 }
 
@@ -297,23 +297,23 @@ fn checked<const N: usize, R: std::marker::Copy>(
     decoded.get().filter(|_| holds)
 }
 
-fn opened_word(generation: u64, boot: u32, purpose: SegmentPurpose) -> u64 {
-    let low = (boot & OPEN_EPOCH_MASK) << 8 | purpose as u32;
+fn opened_word(generation: u64, open_epoch: u32, purpose: SegmentPurpose) -> u64 {
+    let low = (open_epoch & OPEN_EPOCH_MASK) << 8 | purpose as u32;
     let crc = crc32c_append(crc32c(&generation.to_le_bytes()), &low.to_le_bytes());
     u64::from(crc) << 32 | u64::from(low)
 }
 
 /// Decodes a copy of `opened`. `None` if its checksum for `generation` does not hold.
 fn opened_of(generation: u64, word: u64) -> Option<(SegmentPurpose, u32)> {
-    let boot = (word >> 8) as u32 & OPEN_EPOCH_MASK;
+    let open_epoch = (word >> 8) as u32 & OPEN_EPOCH_MASK;
     let purpose = [
         SegmentPurpose::Log,
         SegmentPurpose::Extent,
         SegmentPurpose::Snapshot,
     ]
     .into_iter()
-    .find(|p| opened_word(generation, boot, *p) == word)?;
-    Some((purpose, boot))
+    .find(|p| opened_word(generation, open_epoch, *p) == word)?;
+    Some((purpose, open_epoch))
 }
 
 fn sealed_word(generation: u64, end: usize) -> u64 {

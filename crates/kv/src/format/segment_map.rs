@@ -103,7 +103,7 @@ impl SegmentMap {
         &self,
         geometry: &Geometry,
         segment: u32,
-        life: SegmentOpening,
+        opening: SegmentOpening,
     ) -> Vec<u8> {
         let mut bytes = vec![0; 8];
         let marks: u32 = self.words.iter().map(|word| word.count_ones()).sum();
@@ -114,7 +114,7 @@ impl SegmentMap {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.resize(geometry.map_bytes(), 0);
-        let checksum = checksum(geometry, segment, life, &bytes);
+        let checksum = checksum(geometry, segment, opening, &bytes);
         bytes[..8].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
@@ -123,9 +123,9 @@ impl SegmentMap {
         bytes: &[u8],
         geometry: &Geometry,
         segment: u32,
-        life: SegmentOpening,
+        opening: SegmentOpening,
     ) -> Option<SegmentMap> {
-        let is_whole = u64_at(bytes, 0) == checksum(geometry, segment, life, bytes)
+        let is_whole = u64_at(bytes, 0) == checksum(geometry, segment, opening, bytes)
             || fault!("kv.map_unchecked");
         let end = u32_at(bytes, 8) as usize;
         let words =
@@ -138,13 +138,13 @@ impl SegmentMap {
     }
 }
 
-fn checksum(geometry: &Geometry, segment: u32, life: SegmentOpening, bytes: &[u8]) -> u64 {
-    let life = [
-        life.generation.to_le_bytes(),
-        u64::from(life.seed).to_le_bytes(),
+fn checksum(geometry: &Geometry, segment: u32, opening: SegmentOpening, bytes: &[u8]) -> u64 {
+    let words = [
+        opening.generation.to_le_bytes(),
+        u64::from(opening.seed).to_le_bytes(),
         place(geometry, segment).0.to_le_bytes(),
     ];
-    let seed = xxh3_64_with_seed(life.as_flattened(), geometry.pool_key());
+    let seed = xxh3_64_with_seed(words.as_flattened(), geometry.pool_key());
     xxh3_64_with_seed(&bytes[8..], seed)
 }
 
@@ -158,8 +158,8 @@ pub(crate) fn read<M: Medium>(segments: &Segments<M>, segment: u32) -> Option<Se
     if geometry.map_bytes() == 0 {
         return None;
     }
-    let life = SegmentOpening::of(segments.info(segment));
-    let decode = |bytes: &[u8]| SegmentMap::decode(bytes, geometry, segment, life);
+    let opening = SegmentOpening::of(segments.info(segment));
+    let decode = |bytes: &[u8]| SegmentMap::decode(bytes, geometry, segment, opening);
     let vouched = |bytes: &[u8]| decode(bytes).map_or(0, |_| bytes.len());
     let mut bytes = vec![0; geometry.map_bytes()];
     let holds = segments
@@ -251,19 +251,23 @@ mod tests {
         let places: Vec<[usize; 2]> = map.places().collect();
         assert_eq!(places, [[64, 80], [2_016, 2_032], [14_336, 14_352]]);
         assert!(map.marks(80) && map.marks(14_336) && !map.marks(96));
-        let life = |generation, seed| SegmentOpening { generation, seed };
-        let bytes = map.encode(geometry, 3, life(9, 1));
+        let opening = |generation, seed| SegmentOpening { generation, seed };
+        let bytes = map.encode(geometry, 3, opening(9, 1));
         assert_eq!(bytes.len(), 128);
         let decode =
-            |bytes: &[u8], segment, life| SegmentMap::decode(bytes, geometry, segment, life);
-        assert_eq!(decode(&bytes, 3, life(9, 1)), Some(map));
-        assert_eq!(decode(&bytes, 3, life(10, 1)), None, "another generation");
-        assert_eq!(decode(&bytes, 3, life(9, 2)), None, "another open epoch");
-        assert_eq!(decode(&bytes, 4, life(9, 1)), None, "another segment");
+            |bytes: &[u8], segment, opening| SegmentMap::decode(bytes, geometry, segment, opening);
+        assert_eq!(decode(&bytes, 3, opening(9, 1)), Some(map));
+        assert_eq!(
+            decode(&bytes, 3, opening(10, 1)),
+            None,
+            "another generation"
+        );
+        assert_eq!(decode(&bytes, 3, opening(9, 2)), None, "another open epoch");
+        assert_eq!(decode(&bytes, 4, opening(9, 1)), None, "another segment");
         for at in 0..bytes.len() {
             let mut bytes = bytes.clone();
             bytes[at] ^= 1;
-            assert_eq!(decode(&bytes, 3, life(9, 1)), None, "byte {at}");
+            assert_eq!(decode(&bytes, 3, opening(9, 1)), None, "byte {at}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The index: the offset of each key's newest durable record. It lives in DRAM.
+//! The index: the offset of each key's newest durable record. It is in DRAM.
 //!
 //! ```text
 //!   directory                         group: a run of lines            entry (8 bytes)

@@ -84,7 +84,7 @@ impl PendingWrites {
         self.stripes().any(staged)
     }
 
-    /// Excludes publications of groups while the returned guard lives.
+    /// Excludes publications of groups while the returned guard exists.
     pub(crate) fn lock_groups(&self) -> MutexGuard<'_, ()> {
         self.group_lock.lock().expect("no holder panics")
     }

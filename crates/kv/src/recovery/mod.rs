@@ -84,7 +84,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     let mut ctx = PersistCtx::new(0);
     let words = RootWords::from_root(&pool.root());
     let mut engine = Engine::assemble(pool, config);
-    let mut lives = crate::recovery::segment_heads::read(&mut engine, &mut ctx, words);
+    let mut metas = crate::recovery::segment_heads::read(&mut engine, &mut ctx, words);
     let depth = depth_min(engine.segments.count());
     engine.segments.start_stamps();
     let restored = (words.snapshot != 0)
@@ -103,12 +103,12 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
             let (from, segments) = (engine.geometry().base(0), engine.segments.count() as usize);
             let bytes = segments * engine.geometry().segment_bytes();
             engine.segments.live_map().clear_all(from, bytes); // Bits that the damaged snapshot has set.
-            scan_and_build(&mut engine, &mut ctx, &lives, depth)?;
+            scan_and_build(&mut engine, &mut ctx, &metas, depth)?;
         }
     }
-    let born = u64::from(engine.segments.count());
+    let initialised = u64::from(engine.segments.count());
     if words.open_epoch == 0 {
-        recycle_unused(&mut engine, &mut ctx, &mut lives)?; // KV-OPEN-5
+        recycle_unused(&mut engine, &mut ctx, &mut metas)?; // KV-OPEN-5
     }
     // The snapshot's segments are about to be recycled, so no later open may look for the snapshot. And no record
     // is written before this open has its open epoch.
@@ -117,13 +117,13 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
             (words.snapshot, words.snapshot_generation) = (0, 0);
         }
         if words.open_epoch == 0 {
-            words.segments_initialised = born;
+            words.segments_initialised = initialised;
         }
         words.open_epoch = words.open_epoch.wrapping_add(1);
     })?;
     if words.open_epoch != 0 {
-        recycle_unused(&mut engine, &mut ctx, &mut lives)?;
-        engine.set_root(|words| words.segments_initialised = born)?; // KV-OPEN-5
+        recycle_unused(&mut engine, &mut ctx, &mut metas)?;
+        engine.set_root(|words| words.segments_initialised = initialised)?; // KV-OPEN-5
     }
     engine.set_clock_back()?;
     engine.segments.count_waste();
@@ -134,15 +134,15 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
 fn scan_and_build<M: Medium>(
     engine: &mut Engine<M>,
     ctx: &mut PersistCtx,
-    lives: &[Option<SegmentMeta>],
+    metas: &[Option<SegmentMeta>],
     depth: u32,
 ) -> Result<(), Poisoned> {
     let parts = 1_usize << depth.min(PART_BITS);
     let logs: Vec<u32> = (0..engine.segments.count())
-        .filter(|s| lives[*s as usize].is_some_and(|l| l.opened == Some(SegmentPurpose::Log)))
+        .filter(|s| metas[*s as usize].is_some_and(|l| l.opened == Some(SegmentPurpose::Log)))
         .collect();
-    let (scanned, items) = scan_all(engine, lives, &logs, parts);
-    note_segment_maps(engine, lives, &scanned);
+    let (scanned, items) = scan_all(engine, metas, &logs, parts);
+    note_segment_maps(engine, metas, &scanned);
     let floor = engine.superblock.flushed_seq();
     // New sequence numbers are higher than those that a setback of the clock applies to.
     let setbacks = engine.superblock.clock().setbacks();
@@ -168,20 +168,20 @@ fn scan_and_build<M: Medium>(
             .info(*segment)
             .large_groups
             .store(found.tables.len() as u32, Relaxed);
-        make_durable(engine, ctx, lives, *segment, found);
+        make_durable(engine, ctx, metas, *segment, found);
         for table in &found.tables {
             mark_extents_used(engine, table, None);
         }
     }
     engine.settle(engine.medium().drain(ctx))?;
     for (segment, found) in scanned {
-        let life = lives[segment as usize].expect("a scanned segment has a valid head or tail");
+        let meta = metas[segment as usize].expect("a scanned segment has a valid head or tail");
         if found.end > FIRST {
             engine.info(segment).set_state(SegmentState::Sealed);
-            situation!("kv.sealed_by_recovery", life.sealed.is_none());
-            if life.sealed.is_none() {
+            situation!("kv.sealed_by_recovery", meta.sealed.is_none());
+            if meta.sealed.is_none() {
                 let place = engine.geometry().place(segment);
-                place.seal(engine.medium(), ctx, life.generation, found.end);
+                place.seal(engine.medium(), ctx, meta.generation, found.end);
             }
         }
     }
@@ -192,7 +192,7 @@ fn scan_and_build<M: Medium>(
 /// partitioned by the low bits of their hashes.
 fn scan_all<M: Medium>(
     engine: &Engine<M>,
-    lives: &[Option<SegmentMeta>],
+    metas: &[Option<SegmentMeta>],
     logs: &[u32],
     parts: usize,
 ) -> (Vec<(u32, SegmentScan)>, Vec<PartitionedItems>) {
@@ -202,8 +202,8 @@ fn scan_all<M: Medium>(
         let mut scanned = Vec::new();
         let mut items = vec![Vec::new(); parts];
         while let Some(&segment) = logs.get(next.fetch_add(1, Relaxed)) {
-            let life = lives[segment as usize].expect("an opened segment has a valid head or tail");
-            let scan = SegmentScanner::new(engine, lives, segment, life);
+            let meta = metas[segment as usize].expect("an opened segment has a valid head or tail");
+            let scan = SegmentScanner::new(engine, metas, segment, meta);
             let mut found = scan.run(std::mem::take(&mut items));
             items = std::mem::take(&mut found.items);
             scanned.push((segment, found));
@@ -219,17 +219,17 @@ fn scan_all<M: Medium>(
 /// Records in the map writer which segments have a map, and which must not get one.
 fn note_segment_maps<M: Medium>(
     engine: &mut Engine<M>,
-    lives: &[Option<SegmentMeta>],
+    metas: &[Option<SegmentMeta>],
     scanned: &[(u32, SegmentScan)],
 ) {
     let mut maps = engine.cleaning.maps();
     for (segment, found) in scanned {
-        let life = lives[*segment as usize].expect("a scanned segment has a valid head or tail");
+        let meta = metas[*segment as usize].expect("a scanned segment has a valid head or tail");
         engine.opened.segments_mapped += u64::from(found.marked_bytes.is_some());
         if !found.damage.is_empty() {
-            maps.note(*segment, life.generation, None); // KV-MAP-4
+            maps.note(*segment, meta.generation, None); // KV-MAP-4
         } else if let Some(bytes) = found.marked_bytes {
-            maps.note(*segment, life.generation, Some(bytes));
+            maps.note(*segment, meta.generation, Some(bytes));
         }
     }
 }
@@ -288,24 +288,24 @@ fn newest_of<M: Medium>(
 }
 
 fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<ScannedRecord>) {
-    let born = |item: &ScannedRecord| engine.info_at(item.at).generation.load(Relaxed);
+    let generation_of = |item: &ScannedRecord| engine.info_at(item.at).generation.load(Relaxed);
     items.sort_unstable_by(|a, b| {
         let newest_first = (a.rank, b.seq).cmp(&(b.rank, a.seq));
-        newest_first.then_with(|| born(b).cmp(&born(a))) // KV-OPEN-6
+        newest_first.then_with(|| generation_of(b).cmp(&generation_of(a))) // KV-OPEN-6
     });
     let mut kept = 0;
     for next in 0..items.len() {
         let item = items[next];
-        let twins = items[..kept]
+        let copies = items[..kept]
             .iter()
             .rev()
             .take_while(|k| k.rank == item.rank);
         // Equal hashes nearly always mean equal keys, but only a comparison of the keys is certain.
         situation!(
             "kv.two_copies",
-            twins.clone().any(|newer| newer.seq == item.seq)
+            copies.clone().any(|newer| newer.seq == item.seq)
         );
-        let is_older = twins
+        let is_older = copies
             .into_iter()
             .any(|newer| same_key(engine, newer.at, item.at));
         if !is_older {
@@ -350,9 +350,9 @@ fn build<M: Medium>(
     let mask = !(u64::MAX >> bulk.depth());
     let shared = &*engine;
     let segments = shared.segments.count() as usize;
-    let tallies = in_parallel(threads, &|| {
+    let all_counts = in_parallel(threads, &|| {
         let (live, tombs) = (vec![0; segments], vec![0; segments]);
-        let mut tally = RecoveryCounts {
+        let mut counts = RecoveryCounts {
             keys: [0; DATABASES],
             live,
             tombs,
@@ -362,7 +362,7 @@ fn build<M: Medium>(
             for run in items.chunk_by(|a, b| a.rank & mask == b.rank & mask) {
                 group.clear();
                 for item in run {
-                    count(shared, item, &mut tally);
+                    count(shared, item, &mut counts);
                     if item.what == RecordType::Put {
                         group.push((item.rank.reverse_bits(), item.at));
                     }
@@ -371,26 +371,26 @@ fn build<M: Medium>(
             }
         }
         bulk.done(&rows);
-        tally
+        counts
     });
-    for tally in tallies {
-        shared.add(&tally);
+    for counts in all_counts {
+        shared.add(&counts);
     }
     engine.opened.keys = puts;
     bulk.finish()
 }
 
-fn count<M: Medium>(engine: &Engine<M>, item: &ScannedRecord, tally: &mut RecoveryCounts) {
+fn count<M: Medium>(engine: &Engine<M>, item: &ScannedRecord, counts: &mut RecoveryCounts) {
     let segment = engine.geometry().segment_of(item.at);
     situation!("kv.tombstone_is_newest", item.what != RecordType::Put);
     if item.what != RecordType::Put {
         engine.segments.tombstone_map().set(item.at);
-        tally.tombs[segment as usize] += item.len;
+        counts.tombs[segment as usize] += item.len;
         return;
     }
     engine.segments.live_map().set(item.at);
-    tally.keys[item.db as usize] += 1;
-    tally.live[segment as usize] += 1 << 32 | u64::from(item.len);
+    counts.keys[item.db as usize] += 1;
+    counts.live[segment as usize] += 1 << 32 | u64::from(item.len);
     if !item.large && !item.expires {
         return;
     }
@@ -405,11 +405,11 @@ fn count<M: Medium>(engine: &Engine<M>, item: &ScannedRecord, tally: &mut Recove
 
 impl<M: Medium> Engine<M> {
     /// Adds the counts of one thread to the engine's.
-    fn add(&self, tally: &RecoveryCounts) {
-        for (total, more) in self.sessions.lock()[0].keys.iter().zip(tally.keys) {
+    fn add(&self, counts: &RecoveryCounts) {
+        for (total, more) in self.sessions.lock()[0].keys.iter().zip(counts.keys) {
             total.fetch_add(more, Relaxed);
         }
-        for (segment, (&live, &tombs)) in tally.live.iter().zip(&tally.tombs).enumerate() {
+        for (segment, (&live, &tombs)) in counts.live.iter().zip(&counts.tombs).enumerate() {
             let info = self.info(segment as u32);
             let (records, bytes) = ((live >> 32) as u32, live as u32);
             info.set_live(info.live_records() + records, info.live_bytes() + bytes);
@@ -448,7 +448,7 @@ fn mark_extents_used<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Opt
 fn make_durable<M: Medium>(
     engine: &Engine<M>,
     ctx: &mut PersistCtx,
-    lives: &[Option<SegmentMeta>],
+    metas: &[Option<SegmentMeta>],
     segment: u32,
     found: &SegmentScan,
 ) {
@@ -476,14 +476,14 @@ fn make_durable<M: Medium>(
     situation!(
         "kv.large_value_made_durable",
         !found.large.is_empty()
-            && lives[segment as usize].is_some_and(|life| life.sealed.is_none())
+            && metas[segment as usize].is_some_and(|meta| meta.sealed.is_none())
     );
     situation!(
         "kv.large_group_made_durable",
         !found.tables.is_empty()
-            && lives[segment as usize].is_some_and(|life| life.sealed.is_none())
+            && metas[segment as usize].is_some_and(|meta| meta.sealed.is_none())
     );
-    if lives[segment as usize].is_some_and(|life| life.sealed.is_none()) {
+    if metas[segment as usize].is_some_and(|meta| meta.sealed.is_none()) {
         engine.medium().flush(ctx, base, found.end);
         for table in &found.tables {
             flush_extents(engine, ctx, table, usize::MAX);
@@ -513,10 +513,10 @@ fn merged(pads: &[TornRange]) -> Vec<TornRange> {
 fn recycle_unused<M: Medium>(
     engine: &mut Engine<M>,
     ctx: &mut PersistCtx,
-    lives: &mut [Option<SegmentMeta>],
+    metas: &mut [Option<SegmentMeta>],
 ) -> Result<(), Poisoned> {
     let (mut free, mut again) = (Vec::new(), Vec::new());
-    for (segment, life) in lives.iter().enumerate() {
+    for (segment, meta) in metas.iter().enumerate() {
         let segment = segment as u32;
         let info = engine.info(segment);
         if info.state() != SegmentState::Free {
@@ -524,8 +524,8 @@ fn recycle_unused<M: Medium>(
                 .store(engine.segments.open_epoch_stamp(), Relaxed);
             continue;
         }
-        if life.is_none_or(|life| {
-            life.opened.is_some() || life.sealed.is_some() || life.is_recycling_interrupted
+        if meta.is_none_or(|meta| {
+            meta.opened.is_some() || meta.sealed.is_some() || meta.is_recycling_interrupted
         }) {
             again.push(segment);
         }

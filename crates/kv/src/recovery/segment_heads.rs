@@ -51,51 +51,51 @@ pub(crate) fn read<M: Medium>(
         return vec![None; engine.segments.count() as usize];
     }
     let crashed = words.snapshot == 0;
-    let (mut lives, mut damage) = (Vec::new(), Vec::new());
+    let (mut metas, mut damage) = (Vec::new(), Vec::new());
     for segment in 0..engine.segments.count() {
-        let is_born = u64::from(segment) < words.segments_initialised;
+        let is_initialised = u64::from(segment) < words.segments_initialised;
         let (place, m) = (engine.geometry().place(segment), engine.medium());
-        let mut life = place.read(m);
+        let mut meta = place.read(m);
         let info = engine.info(segment);
         let mut lost = None;
-        situation!("kv.segment_unborn", life.is_none());
-        match &mut life {
-            Some(life) => {
-                let lost_opening = life.opened.is_some() && life.open_epoch == 0;
+        situation!("kv.segment_uninitialised", meta.is_none());
+        match &mut meta {
+            Some(meta) => {
+                let lost_opening = meta.opened.is_some() && meta.open_epoch == 0;
                 situation!(
                     "kv.head_lost",
-                    lost_opening || (life.is_head_zero && is_born)
+                    lost_opening || (meta.is_head_zero && is_initialised)
                 );
-                if lost_opening || (life.is_head_zero && is_born) {
-                    lost = recover_open_epoch(&place, m, life, words.open_epoch);
+                if lost_opening || (meta.is_head_zero && is_initialised) {
+                    lost = recover_open_epoch(&place, m, meta, words.open_epoch);
                 }
-                info.reset(life.generation);
-                let seed = place.record_seed(life.generation, life.open_epoch);
+                info.reset(meta.generation);
+                let seed = place.record_seed(meta.generation, meta.open_epoch);
                 info.seed.store(seed, Relaxed);
-                engine.segments.raise_generation(life.generation);
-                situation!("kv.copy_of_header_damaged", life.damaged.is_some());
+                engine.segments.raise_generation(meta.generation);
+                situation!("kv.copy_of_header_damaged", meta.damaged.is_some());
                 if lost.is_none() {
-                    place.repair(m, ctx, life);
+                    place.repair(m, ctx, meta);
                 }
                 // The head must be durable if the segment is about to be counted, if the head was repaired, or if
                 // it may be visible only, after a crash. A segment of records is flushed with its records.
-                let is_log = life.opened == Some(SegmentPurpose::Log);
-                if !is_born || life.damaged == Some(MetaCopy::Head) || (crashed && !is_log) {
+                let is_log = meta.opened == Some(SegmentPurpose::Log);
+                if !is_initialised || meta.damaged == Some(MetaCopy::Head) || (crashed && !is_log) {
                     place.flush_head(m, ctx);
                 }
             }
-            None if may_be_uninitialised(&place, m, is_born, words) => {}
+            None if may_be_uninitialised(&place, m, is_initialised, words) => {}
             None => lost = Some("its head and its tail are damaged; its records cannot be read"),
         }
         if let Some(why) = lost {
             info.set_state(SegmentState::Quarantined);
             damage.push(format!("segment {segment} at {:#x}: {why}", place.at.0));
-            life = None;
+            meta = None;
         }
-        lives.push(life);
+        metas.push(meta);
     }
     engine.opened.damage.extend(damage);
-    lives
+    metas
 }
 
 /// Finds the open epoch of a segment that has lost it, and marks the segment as one of records. Returns an error
@@ -104,16 +104,16 @@ pub(crate) fn read<M: Medium>(
 fn recover_open_epoch<M: Medium>(
     place: &SegmentPlace,
     m: &M,
-    life: &mut SegmentMeta,
-    boot: u64,
+    meta: &mut SegmentMeta,
+    open_epoch: u64,
 ) -> Option<&'static str> {
-    match place.find_open_epoch(m, life.generation, boot) {
-        Some(boot) => {
-            (life.opened, life.open_epoch, life.has_one_valid_opened) =
-                (Some(SegmentPurpose::Log), boot, true);
+    match place.find_open_epoch(m, meta.generation, open_epoch) {
+        Some(open_epoch) => {
+            (meta.opened, meta.open_epoch, meta.has_one_valid_opened) =
+                (Some(SegmentPurpose::Log), open_epoch, true);
             None
         }
-        None if life.is_head_zero => Some("its head is zeros; its records, if any, cannot be read"),
+        None if meta.is_head_zero => Some("its head is zeros; its records, if any, cannot be read"),
         None => None,
     }
 }
@@ -122,12 +122,12 @@ fn recover_open_epoch<M: Medium>(
 fn may_be_uninitialised<M: Medium>(
     place: &SegmentPlace,
     m: &M,
-    is_born: bool,
+    is_initialised: bool,
     words: RootWords,
 ) -> bool {
-    let nobody_counted = words.segments_initialised == 0 && words.open_epoch != 0;
-    match nobody_counted {
+    let is_uncounted = words.segments_initialised == 0 && words.open_epoch != 0;
+    match is_uncounted {
         true => place.is_headless(m),
-        false => !is_born,
+        false => !is_initialised,
     }
 }

@@ -88,7 +88,7 @@ impl SegmentPiece {
 /// The scan of one segment.
 pub(crate) struct SegmentScanner<'a, M: Medium> {
     engine: &'a Engine<M>,
-    lives: &'a [Option<SegmentMeta>],
+    metas: &'a [Option<SegmentMeta>],
     segment: u32,
     /// End of the segment's records, if all bytes before it were certainly durable.
     durable_end: Option<usize>,
@@ -96,20 +96,20 @@ pub(crate) struct SegmentScanner<'a, M: Medium> {
 }
 
 impl<'a, M: Medium> SegmentScanner<'a, M> {
-    /// Returns a scan of `segment`, whose head and tail say `life`; `lives` has the same for all segments.
+    /// Returns a scan of `segment`, whose head and tail say `meta`; `metas` has the same for all segments.
     pub(crate) fn new(
         engine: &'a Engine<M>,
-        lives: &'a [Option<SegmentMeta>],
+        metas: &'a [Option<SegmentMeta>],
         segment: u32,
-        life: SegmentMeta,
+        meta: SegmentMeta,
     ) -> SegmentScanner<'a, M> {
         let map = segment_map::read(&engine.segments, segment);
         SegmentScanner {
             engine,
-            lives,
+            metas,
             segment,
             // All records before a map's end were durable when the map was written (KV-MAP-2).
-            durable_end: life.sealed.or(map.as_ref().map(|map| map.end)),
+            durable_end: meta.sealed.or(map.as_ref().map(|map| map.end)),
             map,
         }
     }
@@ -265,8 +265,8 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         ValueExtent::decode_all(&table).take(count).all(|extent| {
             let len = left.min(payload);
             left -= len;
-            let life = self.lives.get(extent.segment as usize).copied().flatten();
-            life.is_some_and(|life| life.opened.is_some())
+            let meta = self.metas.get(extent.segment as usize).copied().flatten();
+            meta.is_some_and(|meta| meta.opened.is_some())
                 && self.engine.segments.extent_holds(&extent, len)
         })
     }

@@ -207,8 +207,8 @@ fn is_likely<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) -> bool 
         && tombs <= payload
         && records <= live / RECORD_MIN
         && u64_at(bytes, 8) <= SEQ_MAX;
-    let lives = info.generation.load(Relaxed) == u64_at(bytes, 0);
-    fits && (lives || info.state() == SegmentState::Quarantined)
+    let is_current = info.generation.load(Relaxed) == u64_at(bytes, 0);
+    fits && (is_current || info.state() == SegmentState::Quarantined)
 }
 
 fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {

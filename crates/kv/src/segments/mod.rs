@@ -397,7 +397,7 @@ impl<M: Medium> Segments<M> {
                 )
             })
             .collect();
-        if !self.access.drains_are_real() && !fault!("kv.reborn_before_sync") {
+        if !self.access.drains_are_real() && !fault!("kv.recycled_before_sync") {
             // The writes that replaced these segments' records were published when drained; make them durable first.
             self.access.settle(Ticket::DURABLE)?;
         }
