@@ -42,15 +42,15 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
         )?;
         let program = folder.join("judge");
         match told {
-            None => sound(&program, arguments)?,
-            Some(what) => found_out(&program, arguments, what)?,
+            None => expect_pass(&program, arguments)?,
+            Some(what) => expect_failure(&program, arguments, what)?,
         }
     }
     Ok(())
 }
 
 /// Checks that the engine passes.
-fn sound(program: &Path, arguments: &[&str]) -> Result<(), String> {
+fn expect_pass(program: &Path, arguments: &[&str]) -> Result<(), String> {
     let output = judge(program, arguments, 1)?;
     match output.status.code() {
         Some(0) => Ok(()),
@@ -62,7 +62,7 @@ fn sound(program: &Path, arguments: &[&str]) -> Result<(), String> {
 }
 
 /// Checks that the engine fails the check `what` in one of the runs.
-fn found_out(program: &Path, arguments: &[&str], what: &str) -> Result<(), String> {
+fn expect_failure(program: &Path, arguments: &[&str], what: &str) -> Result<(), String> {
     for seed in 1..=TRIES {
         let output = judge(program, arguments, seed)?;
         let text = String::from_utf8_lossy(&output.stdout);

@@ -22,7 +22,7 @@ const CONTROL_LOSES: u64 = 1_000;
 const BOOT_S: u64 = 180;
 const REPLAY_S: u64 = 600;
 /// Exit code of guest.sh at its time limit. The machine was too busy; this is no failure of the product.
-const STARVED: i32 = 124;
+const EXIT_TIME_LIMIT: i32 = 124;
 
 pub(crate) fn run(size: RunSize) -> Result<(), String> {
     let (cuts, subsets) = match size {
@@ -154,7 +154,7 @@ impl Guest {
         for limit_s in [limit_s, 2 * limit_s] {
             let (lines, status) = self.try_boot(options, limit_s, program)?;
             match status {
-                Some(STARVED) => println!("time limit of {limit_s} s reached"),
+                Some(EXIT_TIME_LIMIT) => println!("time limit of {limit_s} s reached"),
                 // 0 and 1 are the program's exit codes; larger ones are errors of the script.
                 Some(status) if status < 2 => {
                     return Ok(BootOutcome {

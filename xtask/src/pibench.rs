@@ -17,9 +17,9 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
     };
     let folder = target().join("pibench");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    theirs(&folder, keys)?;
-    the_studys(&folder, keys)?;
-    ours(&folder, keys)
+    bench_cpp_map(&folder, keys)?;
+    bench_study_table(&folder, keys)?;
+    run_our_tables(&folder, keys)
 }
 
 /// Compiles an example with our header.
@@ -33,7 +33,7 @@ fn compile(example: &str, flags: &[&str], to: &Path) -> Result<(), String> {
 }
 
 /// Runs the benchmark on a C++ map as a plug-in. The benchmark also checks its results.
-fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
+fn bench_cpp_map(folder: &Path, keys: &str) -> Result<(), String> {
     let library = folder.join("map.so");
     compile("map.cpp", &["-shared", "-fPIC"], &library)?;
     let bench = |arguments: &[&str]| {
@@ -77,7 +77,7 @@ fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
 }
 
 /// Runs the benchmark on a C++ table that implements the hash study's interface. The benchmark also checks its results.
-fn the_studys(folder: &Path, keys: &str) -> Result<(), String> {
+fn bench_study_table(folder: &Path, keys: &str) -> Result<(), String> {
     let library = folder.join("table.so");
     compile("table.cpp", &["-shared", "-fPIC"], &library)?;
     let writes = ["-r", "0.4", "-i", "0.2", "-u", "0.2", "-d", "0.2"];
@@ -112,7 +112,7 @@ fn rate(text: &str, of: &str) -> Option<f64> {
 }
 
 /// Runs a C++ program that loads our tables and checks their results.
-fn ours(folder: &Path, keys: &str) -> Result<(), String> {
+fn run_our_tables(folder: &Path, keys: &str) -> Result<(), String> {
     let host = folder.join("host");
     compile("host.cpp", &["-ldl", "-pthread"], &host)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -22,7 +22,7 @@ const SLACK: f64 = 0.01;
 const OPERATIONS: u64 = 20_000;
 
 /// Files and folders removed from the copy: the simulator, faults and situations, and the code that runs on it.
-const GONE: [&str; 10] = [
+const REMOVED_FILES: [&str; 10] = [
     "pm/src/sim",
     "pm/src/model",
     "pm/src/fault.rs",
@@ -179,7 +179,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     for entry in entries {
         let path = entry.map_err(|e| e.to_string())?.path();
         let name = path.file_name().unwrap_or_default();
-        if GONE.iter().any(|gone| path.ends_with(gone)) {
+        if REMOVED_FILES.iter().any(|gone| path.ends_with(gone)) {
             continue;
         }
         if path.is_dir() {
@@ -256,7 +256,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 mod tests {
     use std::fs;
 
-    use super::{GONE, GONE_MODULES, read, root, stripped_into, without_simulator};
+    use super::{GONE_MODULES, REMOVED_FILES, read, root, stripped_into, without_simulator};
     use crate::run::files_below;
 
     /// Finds code that the suite does not strip yet, earlier than the suite itself, which runs late and compiles the
@@ -265,7 +265,9 @@ mod tests {
     fn the_copy_does_not_refer_to_removed_modules_or_macros() {
         let folder = std::env::temp_dir().join(format!("farbank-stripped-{}", std::process::id()));
         stripped_into(&folder).unwrap();
-        let gone = GONE.iter().map(|gone| root().join("crates").join(gone));
+        let gone = REMOVED_FILES
+            .iter()
+            .map(|gone| root().join("crates").join(gone));
         let gone = gone.filter(|path| path.is_file());
         let sources: String = gone.map(|path| read(&path).unwrap()).collect();
         let macros = sources.split("macro_rules! ").skip(1);

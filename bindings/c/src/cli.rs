@@ -136,7 +136,7 @@ fn run(arguments: &Arguments, table: Table) -> Result<bool, String> {
     });
     match arguments.role {
         Some(Role::Write) => return kill::write(&job, table, &parent).map(|()| true),
-        Some(Role::Look) => return kill::look(&job, table, &parent).map(|()| true),
+        Some(Role::Look) => return kill::read_all(&job, table, &parent).map(|()| true),
         None => {}
     }
     let folder = tempfile::tempdir_in(&parent).map_err(|e| format!("{}: {e}", parent.display()))?;

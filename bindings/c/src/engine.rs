@@ -83,7 +83,7 @@ impl Engine for Outside {
         std::fs::metadata(&self.0.file).map_or(0, |file| file.len())
     }
 
-    fn tally(&self) -> EngineStats {
+    fn stats(&self) -> EngineStats {
         EngineStats::default()
     }
 }

@@ -269,7 +269,7 @@ fn write_own(
 }
 
 /// Role of the reader: writes the version of each key to a file; 0 means absent.
-pub(crate) fn look(job: &Job, table: Table, folder: &Path) -> Result<(), String> {
+pub(crate) fn read_all(job: &Job, table: Table, folder: &Path) -> Result<(), String> {
     let files = Files(folder);
     let engine = Outside::open(table, &files.pool(), false)?;
     let (mut worker, names, mut out) = (engine.worker(), KeyNames::new(job.seed), Vec::new());

@@ -18,7 +18,7 @@ use abi::{Create, CreateHash, CxxString, Functions, HashFunctions, HashTable, Tr
 use libloading::Library;
 
 /// PiBench's largest length of a key with its prefix, and of a value, in bytes.
-pub const MOST_BYTES: usize = 128;
+pub const BYTES_MAX: usize = 128;
 /// Length of the number in a key or a value, in bytes.
 const WORD: usize = 8;
 
@@ -53,7 +53,7 @@ impl fmt::Display for Error {
             Error::Path => f.write_str("the pool's path contains a zero byte"),
             Error::Bytes => write!(
                 f,
-                "keys (with their prefix) and values must have 1 to {MOST_BYTES} bytes"
+                "keys (with their prefix) and values must have 1 to {BYTES_MAX} bytes"
             ),
         }
     }
@@ -136,7 +136,7 @@ impl Plugin {
         let path = path.map_err(|_| Error::Path)?;
         let prefix = options.key_prefix.as_bytes();
         let (key_bytes, value_bytes) = (options.key_bytes, options.value_bytes);
-        let fits = |bytes: usize| (1..=MOST_BYTES).contains(&bytes);
+        let fits = |bytes: usize| (1..=BYTES_MAX).contains(&bytes);
         let key_fits = key_bytes > 0 && fits(key_bytes.saturating_add(prefix.len()));
         if !(key_fits && fits(value_bytes)) {
             return Err(Error::Bytes);
@@ -174,7 +174,7 @@ impl Plugin {
 
     fn key(&self, number: u64) -> Bytes {
         let mut key = Bytes {
-            bytes: [0; MOST_BYTES],
+            bytes: [0; BYTES_MAX],
             len: self.prefix.len() + self.key_bytes,
         };
         key.bytes[..self.prefix.len()].copy_from_slice(&self.prefix);
@@ -185,7 +185,7 @@ impl Plugin {
 
     fn value(&self, number: u64) -> Bytes {
         let mut value = Bytes {
-            bytes: [0; MOST_BYTES],
+            bytes: [0; BYTES_MAX],
             len: self.value_bytes,
         };
         let low = self.value_bytes.min(WORD);
@@ -259,7 +259,7 @@ impl Caller<'_> {
     /// Returns the value of a key: the number at its start.
     #[must_use]
     pub fn find(&mut self, key: u64) -> Option<u64> {
-        let (key, mut value) = (self.plugin.key(key), [0; MOST_BYTES]);
+        let (key, mut value) = (self.plugin.key(key), [0; BYTES_MAX]);
         let out = value.as_mut_ptr().cast::<c_char>();
         // SAFETY: the object exists as long as the plug-in. The key has the announced length, and the buffer has space
         // for a value of the announced length.
@@ -367,7 +367,7 @@ impl Caller<'_> {
 
 /// The bytes of a key or a value.
 struct Bytes {
-    bytes: [u8; MOST_BYTES],
+    bytes: [u8; BYTES_MAX],
     len: usize,
 }
 

@@ -152,7 +152,7 @@ pub trait Engine: Send + Sync {
     fn far_bytes(&self) -> u64;
 
     /// Returns the counts of all workers that have been dropped.
-    fn tally(&self) -> EngineStats;
+    fn stats(&self) -> EngineStats;
 }
 
 /// One thread's handle on an [`Engine`].
@@ -166,7 +166,7 @@ pub trait Worker: Send {
     /// Executes all of `asks` in order. On `Ok` the sets are as durable as after [`Worker::set`].
     ///
     /// An engine overrides this method if it can prefetch for later requests or make several sets durable at once.
-    fn together(&mut self, asks: &mut [EngineRequest<'_>]) -> Result<(), Error> {
+    fn run_batch(&mut self, asks: &mut [EngineRequest<'_>]) -> Result<(), Error> {
         for ask in asks {
             match ask {
                 EngineRequest::Set(key, value) => self.set(key, value)?,

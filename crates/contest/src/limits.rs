@@ -92,7 +92,7 @@ impl ContestLimits {
     }
 
     /// Returns an error if a medium of `bytes` is too small for these limits.
-    pub(crate) fn fit(&self, bytes: u64) -> Result<(), OpenError> {
+    pub(crate) fn check_medium_bytes(&self, bytes: u64) -> Result<(), OpenError> {
         if bytes >= self.far_bytes {
             return Ok(());
         }

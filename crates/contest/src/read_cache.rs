@@ -85,7 +85,7 @@ impl ReadCache {
     }
 
     /// Empties the slot of `key` if it holds that key (CONTEST-CACHE-2).
-    pub(crate) fn forget(&self, hash: u64, key: &Key) {
+    pub(crate) fn evict(&self, hash: u64, key: &Key) {
         if let Some(slot) = self.slot_of(hash, key) {
             slot.bytes.store(0, Relaxed);
         }
@@ -127,9 +127,9 @@ mod tests {
         assert_eq!(found(&b), None);
         cache.fill(6, &b, &[8; 83]);
         assert_eq!((found(&a), found(&b)), (None, Some(vec![8; 83])));
-        cache.forget(6, &a);
+        cache.evict(6, &a);
         assert_eq!(found(&b), Some(vec![8; 83]));
-        cache.forget(6, &b);
+        cache.evict(6, &b);
         assert_eq!(found(&b), None);
     }
 

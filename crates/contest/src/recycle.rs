@@ -33,7 +33,7 @@ pub enum ReusePolicy {
 /// One recycle pool.
 pub(crate) struct BlockStacks {
     /// Block numbers, one stack per size class.
-    stacks: Vec<Vec<u32>>,
+    blocks_by_class: Vec<Vec<u32>>,
     /// Capacity of each stack, in blocks.
     capacities: Vec<usize>,
 }
@@ -42,15 +42,17 @@ impl BlockStacks {
     /// Returns an empty pool with one size class per capacity.
     pub(crate) fn new(capacities: Vec<usize>) -> BlockStacks {
         BlockStacks {
-            stacks: vec![Vec::new(); capacities.len()],
+            blocks_by_class: vec![Vec::new(); capacities.len()],
             capacities,
         }
     }
 
     /// Pushes a block. Returns false if the stack is full; the block is then lost.
     pub(crate) fn push(&mut self, class: usize, block: u32) -> bool {
-        let (Some(stack), Some(&most)) = (self.stacks.get_mut(class), self.capacities.get(class))
-        else {
+        let (Some(stack), Some(&most)) = (
+            self.blocks_by_class.get_mut(class),
+            self.capacities.get(class),
+        ) else {
             return false;
         };
         if stack.len() >= most {
@@ -62,20 +64,20 @@ impl BlockStacks {
 
     /// Pops a block of class `from`, `from + step`, and so on, below `to`. Returns its class and its number.
     pub(crate) fn pop(&mut self, from: usize, step: usize, to: usize) -> Option<(usize, u32)> {
-        (from..to.min(self.stacks.len()))
+        (from..to.min(self.blocks_by_class.len()))
             .step_by(step)
-            .find_map(|class| Some((class, self.stacks[class].pop()?)))
+            .find_map(|class| Some((class, self.blocks_by_class[class].pop()?)))
     }
 
     /// Returns the bytes of far memory in this pool. A block of class 0 has `smallest` bytes.
     pub(crate) fn far_bytes(&self, smallest: usize) -> u64 {
         let sizes = (smallest..).step_by(UNIT);
-        let bytes = self.stacks.iter().zip(sizes);
+        let bytes = self.blocks_by_class.iter().zip(sizes);
         bytes.map(|(stack, size)| (stack.len() * size) as u64).sum()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        let held: usize = self.stacks.iter().map(Vec::capacity).sum();
+        let held: usize = self.blocks_by_class.iter().map(Vec::capacity).sum();
         (held * size_of::<u32>()) as u64
     }
 }

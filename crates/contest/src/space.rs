@@ -91,7 +91,10 @@ impl ScaledCounts {
 }
 
 /// Returns the sizes of the smallest and the largest block, if a value needs `more` further bytes.
-pub(crate) fn blocks(terms: &ContestLimits, more: usize) -> Result<(usize, usize), OpenError> {
+pub(crate) fn block_bytes_range(
+    terms: &ContestLimits,
+    more: usize,
+) -> Result<(usize, usize), OpenError> {
     let (least, most) = terms.value_bytes;
     if least > most || !VALUE_BYTES.contains(&least) || !VALUE_BYTES.contains(&most) {
         return Err(OpenError::Unfit(format!(
@@ -115,7 +118,7 @@ pub(crate) struct SpaceLayout {
     /// Offset from which [`ReusePolicy::NearTheEnd`] reuses blocks.
     pub recycle_from: u64,
     /// Number of updates per thread that may be appended, although a spare fits, because the spare is far away.
-    pub moves: u64,
+    pub appends_for_locality: u64,
     pub threads: usize,
     pub pools: BlockPools,
 }
@@ -126,7 +129,7 @@ pub(crate) struct BlockSpace {
     next: Mutex<u64>,
     pools: Box<[Mutex<BlockStacks>]>,
     /// Blocks held for each thread number; `None` while a worker uses them.
-    left: Mutex<Vec<Option<ThreadBlocks>>>,
+    idle: Mutex<Vec<Option<ThreadBlocks>>>,
 }
 
 /// Blocks and allocation state of one thread.
@@ -140,7 +143,7 @@ pub(crate) struct ThreadBlocks {
     /// Whether the spares have been cut.
     pub has_spares: bool,
     /// Number of updates that the thread may still append although they would fit a spare.
-    pub moves_left: u64,
+    pub appends_for_locality_left: u64,
 }
 
 /// Purpose of a block.
@@ -170,14 +173,14 @@ impl BlockSpace {
             open: 0..0,
             spares: vec![0; classes].into(),
             has_spares: false,
-            moves_left: 0,
+            appends_for_locality_left: 0,
         };
         BlockSpace {
             next: Mutex::new(next),
             pools: (0..pools)
                 .map(|_| Mutex::new(BlockStacks::new(capacities.clone())))
                 .collect(),
-            left: Mutex::new((0..layout.threads).map(|n| Some(holding(n))).collect()),
+            idle: Mutex::new((0..layout.threads).map(|n| Some(holding(n))).collect()),
             layout,
         }
     }
@@ -186,13 +189,13 @@ impl BlockSpace {
     ///
     /// # Panics
     /// If as many threads as the limits allow are registered already.
-    pub(crate) fn enter(&self) -> ThreadBlocks {
-        let mut left = self.left.lock().expect("no holder panics");
+    pub(crate) fn register_thread(&self) -> ThreadBlocks {
+        let mut left = self.idle.lock().expect("no holder panics");
         let holding = left.iter_mut().find_map(Option::take);
         let mut holding = holding.unwrap_or_else(|| {
             panic!("too many workers at a time, the limit is {}", left.len());
         });
-        holding.moves_left = self.layout.moves;
+        holding.appends_for_locality_left = self.layout.appends_for_locality;
         if self.has_room_for_fresh_threads() {
             holding.open = 0..0;
             holding.spares.fill(0);
@@ -202,9 +205,9 @@ impl BlockSpace {
     }
 
     /// Unregisters a thread and keeps its blocks.
-    pub(crate) fn leave(&self, holding: ThreadBlocks) {
+    pub(crate) fn unregister_thread(&self, holding: ThreadBlocks) {
         let thread = holding.thread;
-        self.left.lock().expect("no holder panics")[thread] = Some(holding);
+        self.idle.lock().expect("no holder panics")[thread] = Some(holding);
     }
 
     /// Returns whether new segments and spares for all threads would take at most a quarter of the free memory.
@@ -325,7 +328,7 @@ impl BlockSpace {
     }
 
     /// Makes `block` the thread's spare for its size.
-    pub(crate) fn keep_spare(&self, holding: &mut ThreadBlocks, block: AllottedBlock) {
+    pub(crate) fn set_spare(&self, holding: &mut ThreadBlocks, block: AllottedBlock) {
         holding.spares[self.class(block.bytes)] = block.number;
     }
 
@@ -339,7 +342,7 @@ impl BlockSpace {
     ///
     /// # Panics
     /// If the limits do not allow blocks of `bytes`.
-    pub(crate) fn check(&self, bytes: usize) {
+    pub(crate) fn check_block_bytes(&self, bytes: usize) {
         let blocks = self.layout.blocks;
         assert!(
             self.is_block(bytes),
@@ -387,7 +390,7 @@ mod tests {
             capacities: vec![4; 22],
             reuse: ReusePolicy::NearTheEnd,
             recycle_from: 2048,
-            moves: 3,
+            appends_for_locality: 3,
             threads: 2,
             pools,
         };
@@ -412,7 +415,7 @@ mod tests {
     #[test]
     fn a_block_that_does_not_fit_the_segment_begins_the_next() {
         let (space, mut ends) = (space(BlockPools::PerThread), Vec::new());
-        let mut holding = space.enter();
+        let mut holding = space.register_thread();
         for (bytes, at) in [(448, 16), (448, 464), (448, 1040), (112, 1488)] {
             let block = space.append(&mut holding, bytes, |end| {
                 ends.push(end);
@@ -427,7 +430,7 @@ mod tests {
     #[test]
     fn a_segment_that_cannot_be_made_durable_is_not_taken() {
         let space = space(BlockPools::PerThread);
-        let mut holding = space.enter();
+        let mut holding = space.register_thread();
         let reason = "gone".into();
         let failed = space.append(&mut holding, 112, |_| Err(Poisoned { reason }));
         assert!(matches!(failed, Err(Error::Poisoned(_))));
@@ -437,7 +440,7 @@ mod tests {
     #[test]
     fn blocks_are_used_again_only_near_the_end_and_for_new_keys() {
         let space = space(BlockPools::PerThread);
-        let mut holding = space.enter();
+        let mut holding = space.register_thread();
         let freed = AllottedBlock {
             number: 9,
             bytes: 176,
@@ -460,7 +463,7 @@ mod tests {
     #[test]
     fn when_no_segment_is_left_any_recycled_block_that_is_large_enough_is_used() {
         let space = space(BlockPools::Global);
-        let (mut one, mut other) = (space.enter(), space.enter());
+        let (mut one, mut other) = (space.register_thread(), space.register_thread());
         while cut(&space, &mut one, 448).is_ok() {}
         let freed = AllottedBlock {
             number: 7,
@@ -476,17 +479,17 @@ mod tests {
     #[test]
     fn when_memory_is_small_a_thread_takes_over_a_former_threads_blocks() {
         let space = space(BlockPools::PerThread);
-        let mut holding = space.enter();
+        let mut holding = space.register_thread();
         let open = cut(&space, &mut holding, 112).unwrap();
-        holding.moves_left = 0;
+        holding.appends_for_locality_left = 0;
         let spare = AllottedBlock {
             number: 5,
             bytes: 128,
         };
-        space.keep_spare(&mut holding, spare);
-        space.leave(holding);
-        let mut next = space.enter();
-        assert_eq!((next.thread, next.moves_left), (0, 3));
+        space.set_spare(&mut holding, spare);
+        space.unregister_thread(holding);
+        let mut next = space.register_thread();
+        assert_eq!((next.thread, next.appends_for_locality_left), (0, 3));
         assert_eq!(space.spare(&next, 128), Some(5));
         assert_eq!(space.spare(&next, 112), None);
         assert_eq!(cut(&space, &mut next, 112), Ok(open + 112));
@@ -496,6 +499,10 @@ mod tests {
     #[should_panic(expected = "too many workers at a time, the limit is 2")]
     fn more_threads_than_the_limits_allow_are_refused() {
         let space = space(BlockPools::PerThread);
-        let _held = [space.enter(), space.enter(), space.enter()];
+        let _held = [
+            space.register_thread(),
+            space.register_thread(),
+            space.register_thread(),
+        ];
     }
 }

@@ -27,8 +27,8 @@ pub trait EngineConfig: Sync {
     }
 
     /// Returns the limits of the engine. They also set the explorer's pool size, keys, values and sessions.
-    fn terms(&self) -> ContestLimits {
-        explorer_terms()
+    fn limits(&self) -> ContestLimits {
+        explorer_limits()
     }
 
     /// Returns the faults that a run can switch on.
@@ -58,8 +58,8 @@ impl<R: EngineConfig + ?Sized> EngineConfig for &R {
         (**self).has_command()
     }
 
-    fn terms(&self) -> ContestLimits {
-        (**self).terms()
+    fn limits(&self) -> ContestLimits {
+        (**self).limits()
     }
 
     fn faults(&self) -> &'static [NamedFault] {
@@ -79,7 +79,7 @@ impl<R: EngineConfig + ?Sized> EngineConfig for &R {
 /// and values of up to 400 bytes. A run then frees and reuses blocks of many sizes. The explorer uses 12 of the keys;
 /// its probe stores the thirteenth.
 #[must_use]
-pub fn explorer_terms() -> ContestLimits {
+pub fn explorer_limits() -> ContestLimits {
     const FAR_BYTES: u64 = 128 << 10;
     ContestLimits {
         threads: 2,
@@ -122,7 +122,7 @@ impl<R: EngineConfig> Target for EngineTarget<R> {
     }
 
     fn shape(&self) -> TargetShape {
-        let terms = self.0.terms();
+        let terms = self.0.limits();
         let (min, max) = terms.value_bytes;
         TargetShape {
             pool_bytes: terms.far_bytes,
@@ -146,7 +146,7 @@ impl<R: EngineConfig> Target for EngineTarget<R> {
 
 impl<R: EngineConfig> EngineTarget<R> {
     fn subject(&self, engine: &dyn Engine) -> Box<dyn TargetSubject> {
-        let terms = self.0.terms();
+        let terms = self.0.limits();
         Box::new(EngineSubject {
             workers: (0..terms.threads).map(|_| engine.worker()).collect(),
             keys: terms.keys,
@@ -197,7 +197,7 @@ impl TargetSubject for EngineSubject {
 }
 
 /// Boxes an engine for [`EngineConfig::create`] and [`EngineConfig::open`].
-pub(crate) fn boxed<E: Engine + 'static>(
+pub(crate) fn box_engine<E: Engine + 'static>(
     opened: Result<E, OpenError>,
 ) -> Result<Box<dyn Engine>, OpenError> {
     Ok(Box::new(opened?))

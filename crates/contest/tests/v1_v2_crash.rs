@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use farbank_check::explore::{ExploreConfig, explore};
 use farbank_check::{CrashReport, Value};
-use farbank_contest::target::{EngineConfig, EngineTarget, explorer_terms, key_of};
+use farbank_contest::target::{EngineConfig, EngineTarget, explorer_limits, key_of};
 use farbank_contest::v1::V1Config;
 use farbank_contest::v2::{V2, V2Checksum, V2Config};
 use farbank_contest::{Engine, Error, Worker, v1, v2};
@@ -84,7 +84,7 @@ fn v2_shows_values_that_nobody_wrote() {
 fn v2_goes_back_to_older_values_if_only_its_appends_do_not_count() {
     let tuning = v2::V2Tuning {
         appends_count: false,
-        ..v2::V2Tuning::MENDED
+        ..v2::V2Tuning::FIXED
     };
     let config = power_cuts(Persistency::Word);
     let (what, trail) = violation(V2Config(tuning), &config, 2);
@@ -99,7 +99,7 @@ fn v2_goes_back_to_older_values_if_only_its_appends_do_not_count() {
 fn v2_loses_what_a_killed_process_wrote_if_only_its_recovery_is_not_durable() {
     let tuning = v2::V2Tuning {
         persist_recovered: false,
-        ..v2::V2Tuning::MENDED
+        ..v2::V2Tuning::FIXED
     };
     let (what, trail) = violation(V2Config(tuning), &ExploreConfig::new(Persistency::Adr), 4);
     assert!(
@@ -111,7 +111,7 @@ fn v2_loses_what_a_killed_process_wrote_if_only_its_recovery_is_not_durable() {
 
 #[test]
 fn v2_mended_holds_but_sixteen_bits_of_checksum_are_too_few() {
-    let mended = V2Config(v2::V2Tuning::MENDED);
+    let mended = V2Config(v2::V2Tuning::FIXED);
     for persistency in [Persistency::Adr, Persistency::Word] {
         let config = ExploreConfig::new(persistency);
         let report = explored(mended, &config, 2..4);
@@ -127,7 +127,7 @@ fn v2_needs_no_checksum_if_a_record_is_two_writes() {
     let tuning = v2::V2Tuning {
         writes: v2::WritesPerRecord::Two,
         checksum: V2Checksum::Published,
-        ..v2::V2Tuning::MENDED
+        ..v2::V2Tuning::FIXED
     };
     for persistency in [Persistency::Adr, Persistency::Word] {
         let report = explored(V2Config(tuning), &ExploreConfig::new(persistency), 0..2);
@@ -146,13 +146,13 @@ struct Alone {
 impl Alone {
     fn new(tuning: v2::V2Tuning) -> Alone {
         Alone::on(
-            Sim::new(explorer_terms().far_bytes, Persistency::Word),
+            Sim::new(explorer_limits().far_bytes, Persistency::Word),
             tuning,
         )
     }
 
     fn on(sim: Sim, tuning: v2::V2Tuning) -> Alone {
-        let engine = V2::open(sim.clone(), &explorer_terms(), tuning).unwrap();
+        let engine = V2::open(sim.clone(), &explorer_limits(), tuning).unwrap();
         Alone {
             worker: engine.worker(),
             sim,
@@ -181,7 +181,7 @@ impl Alone {
 
 #[test]
 fn v2_loses_a_key_after_127_updates() {
-    for tuning in [v2::V2Tuning::PUBLISHED, v2::V2Tuning::MENDED] {
+    for tuning in [v2::V2Tuning::PUBLISHED, v2::V2Tuning::FIXED] {
         let found_after = |updates: u64| {
             let mut engine = Alone::new(tuning);
             (0..=updates).for_each(|id| engine.set(1, id, 100).unwrap());
@@ -230,7 +230,7 @@ fn v2_forgets_its_free_blocks_when_it_is_opened() {
         (before, engine.reopened().engine.recycled_bytes())
     };
     assert_eq!(free(v2::V2Tuning::PUBLISHED), (12 * 176, 0));
-    let (before, after) = free(v2::V2Tuning::MENDED);
+    let (before, after) = free(v2::V2Tuning::FIXED);
     assert!(after >= before, "{after} of {before} bytes are free again");
 }
 
@@ -247,7 +247,7 @@ fn a_pool_of_fifteen_segments_is_full_after_sixteen_openings_with_one_key_in_it(
 /// Twelve inserts, the power cut in each of them: how many acknowledged values were lost, and how many values of
 /// the insert that was cut are neither there nor not there.
 fn inserts_cut_short(tuning: v2::V2Tuning, persistency: Persistency) -> (u64, u64) {
-    let sim = Sim::new(explorer_terms().far_bytes, persistency);
+    let sim = Sim::new(explorer_limits().far_bytes, persistency);
     let mut engine = Alone::on(sim.clone(), tuning);
     let states: Arc<Mutex<Vec<CrashState>>> = Arc::default();
     let seen = Arc::clone(&states);
@@ -275,7 +275,7 @@ fn v2_keeps_acknowledged_inserts_though_one_cut_short_may_be_shown_torn() {
         let (lost, torn) = inserts_cut_short(v2::V2Tuning::PUBLISHED, persistency);
         assert_eq!(lost, 0, "{persistency}");
         assert!(torn > 0, "{persistency}");
-        let (lost, torn) = inserts_cut_short(v2::V2Tuning::MENDED, persistency);
+        let (lost, torn) = inserts_cut_short(v2::V2Tuning::FIXED, persistency);
         assert_eq!((lost, torn), (0, 0), "{persistency}");
     }
 }

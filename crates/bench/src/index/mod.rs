@@ -24,7 +24,7 @@ use farbank_index::registry::TablePreset;
 
 use crate::figure::{Error, ProgressFn, Report, Step};
 pub use contender::IndexContender;
-pub use farbank_pibench::MOST_BYTES;
+pub use farbank_pibench::BYTES_MAX;
 use keys::Distribution;
 
 /// Experiment on the indexes.

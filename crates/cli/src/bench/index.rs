@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use farbank_bench::index::keys::Distribution;
 use farbank_bench::index::{
-    self, IndexContender, IndexExperiment, IndexOptions, KeyValueBytes, MOST_BYTES, MixRatios,
+    self, BYTES_MAX, IndexContender, IndexExperiment, IndexOptions, KeyValueBytes, MixRatios,
 };
 use farbank_index::hash::Hashing;
 use farbank_index::registry::{TableKind, TablePreset};
@@ -102,10 +102,10 @@ pub(crate) struct BenchIndex {
     )]
     key_prefix: String,
     /// Bytes of a key after its prefix. A key longer than 8 bytes has zeros before its number.
-    #[arg(short = 'k', long, alias = "key_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(1..=MOST_BYTES as i64))]
+    #[arg(short = 'k', long, alias = "key_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(1..=BYTES_MAX as i64))]
     key_size: u8,
     /// Bytes of a value. Values of tables have 8 bytes.
-    #[arg(short = 'v', long, alias = "value_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(4..=MOST_BYTES as i64))]
+    #[arg(short = 'v', long, alias = "value_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(4..=BYTES_MAX as i64))]
     value_size: u8,
     /// For mix: share of lookups. The shares add up to 1.
     #[arg(
@@ -380,9 +380,9 @@ impl BenchIndex {
                 words.name()
             ));
         }
-        if with_prefix > MOST_BYTES {
+        if with_prefix > BYTES_MAX {
             return usage(format!(
-                "--key-prefix {prefix:?} and --key-size {key} make a key of {with_prefix} bytes, but at most {MOST_BYTES} are supported"
+                "--key-prefix {prefix:?} and --key-size {key} make a key of {with_prefix} bytes, but at most {BYTES_MAX} are supported"
             ));
         }
         if with_prefix != key && !self.for_anyone() {

@@ -271,7 +271,7 @@ impl DriveThread<'_> {
             1 => one_by_one(&mut **worker, &mut asks),
             _ => asks
                 .chunks_mut(group)
-                .try_for_each(|asks| worker.together(asks)),
+                .try_for_each(|asks| worker.run_batch(asks)),
         };
         self.found.seconds += wall.elapsed().as_secs_f64();
         self.found.cpu_seconds += computed_by_thread().saturating_sub(cpu).as_secs_f64();
@@ -403,7 +403,7 @@ impl Engine for NullEngine {
         0
     }
 
-    fn tally(&self) -> EngineStats {
+    fn stats(&self) -> EngineStats {
         EngineStats::default()
     }
 }

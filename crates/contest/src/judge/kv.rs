@@ -101,7 +101,7 @@ impl<M: Medium> Engine for JudgedKv<M> {
         u64::from(pool.segments - pool.segments_free) * pool.segment_bytes
     }
 
-    fn tally(&self) -> EngineStats {
+    fn stats(&self) -> EngineStats {
         let read_cache = self.0.stats().read_cache.unwrap_or_default();
         EngineStats {
             cache_hits: read_cache.hits,
@@ -164,7 +164,7 @@ impl Worker for JudgedKvWorker {
         self.find(key, ReadView::Durable, out)
     }
 
-    fn together(&mut self, asks: &mut [EngineRequest<'_>]) -> Result<(), Refusal> {
+    fn run_batch(&mut self, asks: &mut [EngineRequest<'_>]) -> Result<(), Refusal> {
         let (mut keys, mut reads) = (Vec::with_capacity(asks.len()), false);
         for ask in asks.iter() {
             let (EngineRequest::Set(key, _) | EngineRequest::Get(key, ..)) = ask;

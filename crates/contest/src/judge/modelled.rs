@@ -149,7 +149,7 @@ fn play(
             }
             ContestOp::Get { .. } => EngineRequest::Get(&key, &mut out, &mut found),
         };
-        let did = workers[worker].together(std::slice::from_mut(&mut ask));
+        let did = workers[worker].run_batch(std::slice::from_mut(&mut ask));
         drop(spending);
         failed = did.map_err(|error| Error::Failed(error.to_string())).err();
         done += 1;

@@ -62,7 +62,7 @@ impl<'a> EngineTrial<'a> {
 
     /// Returns the engine statistics of the last phase.
     fn tally(&mut self, engine: &dyn Engine) -> EngineStats {
-        let now = engine.tally();
+        let now = engine.stats();
         let before = std::mem::replace(&mut self.before, now);
         since(now, before)
     }

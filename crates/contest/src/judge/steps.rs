@@ -229,7 +229,7 @@ fn of_kid() -> Vec<TechniqueStep> {
         .on_fresh_pages(),
         // Without it, two threads may use the same partition.
         step("threads numbered by a counter", None, |o| {
-            o.numbers = kid::PartitionRule::ByLot;
+            o.partition_rule = kid::Random::ByLot;
         })
         .room(2.0),
         step(

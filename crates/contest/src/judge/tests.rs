@@ -103,7 +103,7 @@ impl Engine for Table {
         0
     }
 
-    fn tally(&self) -> EngineStats {
+    fn stats(&self) -> EngineStats {
         EngineStats::default()
     }
 }

@@ -185,7 +185,7 @@ impl<M: Medium> KidHeap<M> {
     }
 
     /// Puts the block at `place` on the free lists of thread `number`.
-    pub(super) fn retire(&self, number: usize, place: RecordPlace) {
+    pub(super) fn free(&self, number: usize, place: RecordPlace) {
         self.lists[number]
             .lock()
             .expect("no holder panics")
@@ -211,7 +211,7 @@ impl<M: Medium> KidHeap<M> {
             let mut at = 0;
             while let Some((block_bytes, version, key)) = self.whole_record(part, at) {
                 let here = RecordPlace::new(part, at, block_bytes, 0);
-                match lines.occupy(&key).0 {
+                match lines.find_or_reserve(&key).0 {
                     LineSlot::New(val) => val.store(here.0, Release),
                     LineSlot::Old(val) => {
                         debug_assert_ne!(val.load(Acquire), PENDING);
@@ -242,7 +242,7 @@ impl<M: Medium> KidHeap<M> {
         let off = self.off(RecordPlace::new(part, at, 0, 0));
         let whole = self
             .medium
-            .copy_out_if(off, bytes, &|bytes| self.vouched_bytes(bytes));
+            .copy_out_if(off, bytes, &|bytes| self.checksummed_bytes(bytes));
         let key = bytes[8..HEADER_BYTES]
             .try_into()
             .expect("a key is 16 bytes");
@@ -251,7 +251,7 @@ impl<M: Medium> KidHeap<M> {
 
     /// Returns the number of bytes that the block's checksum covers. Returns 0 if the checksum is wrong or a length is
     /// impossible.
-    fn vouched_bytes(&self, block: &[u8]) -> usize {
+    fn checksummed_bytes(&self, block: &[u8]) -> usize {
         let (block_bytes, value_bytes) = (u16_at(block, 2), u16_at(block, 4));
         let record_bytes = HEADER_BYTES + value_bytes;
         let plausible = block_bytes.is_multiple_of(UNIT_BYTES)

@@ -125,7 +125,7 @@ impl HashLines {
     }
 
     /// Looks for `key`, and reserves a slot for it if it is absent. Also returns the number of lines visited.
-    pub(super) fn occupy(&self, key: &Key) -> (LineSlot<'_>, u64) {
+    pub(super) fn find_or_reserve(&self, key: &Key) -> (LineSlot<'_>, u64) {
         let words = words_of(key);
         for (lines, line) in (1..).zip(self.walk(key)) {
             if let (Some(val), _) = line.find(words, self.options.prefetch) {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn take(lines: &HashLines, key: &Key, val: u64) {
-        match lines.occupy(key).0 {
+        match lines.find_or_reserve(key).0 {
             LineSlot::Old(slot) | LineSlot::New(slot) => slot.store(val, Release),
             LineSlot::None => panic!("every line is full"),
         }
@@ -280,7 +280,10 @@ mod tests {
             take(&lines, &random_key(&mut rng), 1);
         }
         let stranger = random_key(&mut rng);
-        assert!(matches!(lines.occupy(&stranger), (LineSlot::None, _)));
+        assert!(matches!(
+            lines.find_or_reserve(&stranger),
+            (LineSlot::None, _)
+        ));
         assert!(lines.find(&stranger).val.is_none());
     }
 }

@@ -46,7 +46,7 @@ use farbank_pm::{Medium, PersistCtx};
 use crate::engine::{Engine, EngineStats, Error, Key, OpenError, VALUE_BYTES, Worker};
 use crate::limits::ContestLimits;
 #[cfg(feature = "check")]
-use crate::target::{EngineConfig, explorer_terms};
+use crate::target::{EngineConfig, explorer_limits};
 use heap::KidHeap;
 use lines::{HashLines, LineSlot, PENDING};
 use place::RecordPlace;
@@ -82,7 +82,7 @@ pub enum LineHash {
 
 /// Assignment of partitions to threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PartitionRule {
+pub enum Random {
     /// The next partition, by a counter of the engine.
     Own,
     /// A pseudo-random partition, as if selected by the system's thread id. Some partitions get two threads, some none.
@@ -108,7 +108,7 @@ pub struct KidOptions {
     /// default here, because it destroys all data: see defect 5 of the module.
     pub pre_heat: bool,
     /// Published with the engine's own counter.
-    pub numbers: PartitionRule,
+    pub partition_rule: Random,
 }
 
 impl Default for KidOptions {
@@ -121,7 +121,7 @@ impl Default for KidOptions {
             padded: true,
             list_nodes_ahead: true,
             pre_heat: false,
-            numbers: PartitionRule::Own,
+            partition_rule: Random::Own,
         }
     }
 }
@@ -134,7 +134,7 @@ pub struct Kid<M: Medium> {
 struct KidCore<M> {
     lines: HashLines,
     heap: KidHeap<M>,
-    numbers: PartitionRule,
+    numbers: Random,
     /// Number of workers made so far.
     workers: AtomicU64,
     tally: Mutex<EngineStats>,
@@ -160,7 +160,7 @@ impl<M: Medium> Kid<M> {
         let core = KidCore {
             lines,
             heap,
-            numbers: options.numbers,
+            numbers: options.partition_rule,
             workers: AtomicU64::new(0),
             tally: Mutex::default(),
         };
@@ -175,8 +175,8 @@ impl<M: Medium> Engine for Kid<M> {
         let core = Arc::clone(&self.core);
         let number = core.workers.fetch_add(1, Relaxed);
         let partition = match core.numbers {
-            PartitionRule::Own => number,
-            PartitionRule::ByLot => xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()),
+            Random::Own => number,
+            Random::ByLot => xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()),
         };
         Box::new(KidWorker {
             ctx: PersistCtx::new(number as u32),
@@ -196,7 +196,7 @@ impl<M: Medium> Engine for Kid<M> {
         self.core.heap.taken_bytes()
     }
 
-    fn tally(&self) -> EngineStats {
+    fn stats(&self) -> EngineStats {
         *self.core.tally.lock().expect("no holder panics")
     }
 }
@@ -220,7 +220,7 @@ impl<M: Medium> Worker for KidWorker<M> {
             "the value has {len} bytes, expected {may:?}"
         );
         let KidCore { lines, heap, .. } = &*self.core;
-        let (slot, probes) = lines.occupy(key);
+        let (slot, probes) = lines.find_or_reserve(key);
         let (val, old) = match slot {
             LineSlot::New(val) => (val, None),
             // Pending, although this thread is the key's only writer: an earlier insert found no free block.
@@ -239,7 +239,7 @@ impl<M: Medium> Worker for KidWorker<M> {
             Some(old) => {
                 // A reader that sees the block's next record then also sees the slot's new place.
                 fence(Release);
-                heap.retire(self.partition, old);
+                heap.free(self.partition, old);
                 self.tally.updates += 1;
             }
             None => self.tally.inserts += 1,
@@ -289,11 +289,11 @@ impl EngineConfig for KidConfig {
     }
 
     /// Returns limits with little far memory, so that a run reuses blocks: half of a partition is 15 sets.
-    fn terms(&self) -> ContestLimits {
+    fn limits(&self) -> ContestLimits {
         ContestLimits {
             far_bytes: 16 << 10,
             live_bytes_max: 4 << 10,
-            ..explorer_terms()
+            ..explorer_limits()
         }
     }
 
@@ -302,7 +302,7 @@ impl EngineConfig for KidConfig {
     }
 
     fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
-        let engine = Kid::open(sim, &self.terms(), KidOptions::default())?;
+        let engine = Kid::open(sim, &self.limits(), KidOptions::default())?;
         Ok(Box::new(engine))
     }
 }

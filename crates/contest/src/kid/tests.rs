@@ -10,11 +10,11 @@ use farbank_pm::{LINE, Off};
 
 use super::*;
 use crate::harness::{StoredModel, contest_mix, threads_with_a_reader, value_of};
-use crate::target::{EngineTarget, explorer_terms, key_of};
+use crate::target::{EngineTarget, explorer_limits, key_of};
 
 /// Returns limits for one thread and 128 KiB. The tests' values of 100 bytes take blocks of 128.
 fn one_thread() -> ContestLimits {
-    explorer_terms().with_threads(1)
+    explorer_limits().with_threads(1)
 }
 
 fn open(sim: &Sim, terms: &ContestLimits) -> Kid<Sim> {
@@ -84,16 +84,16 @@ fn contents_match_a_model_across_block_reuse_and_a_restart() {
     }
     drop(worker);
     assert!(engine.far_bytes() < terms.far_bytes, "blocks were reused");
-    assert_eq!(engine.tally().inserts + engine.tally().updates, 6000);
+    assert_eq!(engine.stats().inserts + engine.stats().updates, 6000);
     model.check(&mut *cut(&sim, &terms).worker(), 0..200);
 }
 
 #[test]
 fn a_reader_sees_whole_and_newest_values_while_threads_write() {
     for (numbers, padded) in [
-        (PartitionRule::Own, true),
-        (PartitionRule::Own, false),
-        (PartitionRule::ByLot, true),
+        (Random::Own, true),
+        (Random::Own, false),
+        (Random::ByLot, true),
     ] {
         let terms = ContestLimits {
             keys: 400,
@@ -102,7 +102,7 @@ fn a_reader_sees_whole_and_newest_values_while_threads_write() {
         };
         let medium = Mapped::anonymous(terms.far_bytes).unwrap();
         let options = KidOptions {
-            numbers,
+            partition_rule: numbers,
             padded,
             ..KidOptions::default()
         };

@@ -53,7 +53,7 @@ const HEAD_SEGMENTS: u32 = 50 * 16;
 /// Number of sequence locks, which protect values that are overwritten in place.
 const STRIPES: usize = 4096;
 /// Number of the first flusher's persistence context. Workers' contexts are numbered from 0.
-const FLUSHER_LANES: u32 = 1 << 31;
+const FLUSHER_CTX_FIRST: u32 = 1 << 31;
 
 /// Method of updating a bucket's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,7 +137,7 @@ struct PrelimCore<M: Medium> {
     /// Locks of the heads, with [`HeadUpdate::Locked`].
     locks: Option<LockStripes>,
     /// Number of segments that each thread has begun.
-    begun: Vec<AtomicU32>,
+    segments_begun: Vec<AtomicU32>,
     workers: AtomicU64,
     set_phase: SetPhase,
     options: PrelimOptions,
@@ -180,7 +180,13 @@ impl<M: Medium> Prelim<M> {
             },
         ));
         let queue = Arc::new(FlushQueue::new(buffers));
-        let flusher = |n| flush::start(FLUSHER_LANES + n, Arc::clone(&queue), Arc::clone(&records));
+        let flusher = |n| {
+            flush::start(
+                FLUSHER_CTX_FIRST + n,
+                Arc::clone(&queue),
+                Arc::clone(&records),
+            )
+        };
         let flushers = (0..options.flushers.max(1) as u32).map(flusher).collect();
         let core = PrelimCore {
             head_table: HeadTable {
@@ -197,7 +203,7 @@ impl<M: Medium> Prelim<M> {
                 HeadUpdate::CompareAndSwap => None,
                 HeadUpdate::Locked(lock) => Some(LockStripes::new(STRIPES as u64, lock)),
             },
-            begun: (0..terms.threads).map(|_| AtomicU32::new(0)).collect(),
+            segments_begun: (0..terms.threads).map(|_| AtomicU32::new(0)).collect(),
             workers: AtomicU64::new(0),
             set_phase: SetPhase {
                 sets: AtomicU64::new(0),
@@ -273,7 +279,7 @@ impl<M: Medium> PrelimCore<M> {
 
     /// Makes record `n` the newest of its bucket. Calls `before` with the former newest record before the change, and
     /// returns that record, which must become the `prev` of `n`.
-    fn swing(&self, bucket: usize, n: u32, before: impl Fn(u32)) -> u32 {
+    fn replace_head(&self, bucket: usize, n: u32, before: impl Fn(u32)) -> u32 {
         let head = self.head_table.heads.get(bucket);
         if let Some(locks) = &self.locks {
             let _locked = locks.lock(bucket as u64);
@@ -328,9 +334,9 @@ impl<M: Medium> Engine for Prelim<M> {
         let number = core.workers.fetch_add(1, Relaxed);
         Box::new(PrelimWorker {
             ctx: PersistCtx::new(number as u32),
-            thread: number as usize % core.begun.len(),
-            getting: core.set_phase.sets.load(Acquire) >= core.set_phase.end,
-            filling: None,
+            thread: number as usize % core.segments_begun.len(),
+            in_get_phase: core.set_phase.sets.load(Acquire) >= core.set_phase.end,
+            open_buffer: None,
             sets: 0,
             scratch: Vec::new(),
             tally: EngineStats::default(),
@@ -362,13 +368,17 @@ impl<M: Medium> Engine for Prelim<M> {
     }
 
     fn far_bytes(&self) -> u64 {
-        let PrelimCore { begun, records, .. } = &*self.core;
+        let PrelimCore {
+            segments_begun: begun,
+            records,
+            ..
+        } = &*self.core;
         let begun: u32 = begun.iter().map(|begun| begun.load(Relaxed)).sum();
         let far = u64::from(begun.saturating_sub(records.head_segments));
         far * u64::from(records.segment_records) * RECORD_BYTES as u64
     }
 
-    fn tally(&self) -> EngineStats {
+    fn stats(&self) -> EngineStats {
         *self.core.tally.lock().expect("no holder panics")
     }
 }
@@ -384,8 +394,8 @@ struct PrelimWorker<M: Medium> {
     core: Arc<PrelimCore<M>>,
     ctx: PersistCtx,
     thread: usize,
-    getting: bool,
-    filling: Option<OpenBuffer>,
+    in_get_phase: bool,
+    open_buffer: Option<OpenBuffer>,
     sets: u64,
     scratch: Vec<u8>,
     tally: EngineStats,
@@ -396,15 +406,16 @@ impl<M: Medium> PrelimWorker<M> {
     fn next_record(&mut self) -> Result<Option<u32>, Error> {
         let records = &*self.core.records;
         let full = |f: OpenBuffer| f.records == records.segment_records;
-        if self.filling.is_none_or(full) {
+        if self.open_buffer.is_none_or(full) {
             self.hand_in();
             let thread = self.thread as u32;
-            let threads = self.core.begun.len() as u32;
+            let threads = self.core.segments_begun.len() as u32;
             // Two workers may have the same thread number, one after the other.
             let next = |begun| {
                 Some(begun + 1).filter(|_| begun * threads + thread < self.core.records.segments())
             };
-            let Ok(begun) = self.core.begun[self.thread].fetch_update(Relaxed, Relaxed, next)
+            let Ok(begun) =
+                self.core.segments_begun[self.thread].fetch_update(Relaxed, Relaxed, next)
             else {
                 return Ok(None);
             };
@@ -413,13 +424,13 @@ impl<M: Medium> PrelimWorker<M> {
                 let buffer = self.core.queue.take()?;
                 self.core.records.begin(segment, buffer);
             }
-            self.filling = Some(OpenBuffer {
+            self.open_buffer = Some(OpenBuffer {
                 segment,
                 records: 0,
             });
         }
         let segment_records = self.core.records.segment_records;
-        let next = self.filling.as_mut().map(|filling| {
+        let next = self.open_buffer.as_mut().map(|filling| {
             filling.records += 1;
             filling.segment * segment_records + filling.records - 1
         });
@@ -428,7 +439,7 @@ impl<M: Medium> PrelimWorker<M> {
 
     /// Queues the open buffer for flushing, if there is one. The worker writes no more records to its segment.
     fn hand_in(&mut self) {
-        let Some(OpenBuffer { segment, records }) = self.filling.take() else {
+        let Some(OpenBuffer { segment, records }) = self.open_buffer.take() else {
             return;
         };
         if let Some(buffer) = self.core.records.buffer_of(segment) {
@@ -446,13 +457,13 @@ impl<M: Medium> PrelimWorker<M> {
             return Ok(false);
         };
         let core = &*self.core;
-        let (slab, at) = core.records.own(n);
+        let (slab, at) = core.records.slab_of(n);
         slab.put(at, key, value);
         let bucket = core.bucket_of(key);
         if core.options.prev_first {
-            core.swing(bucket, n, |old| slab.set_prev(at, old));
+            core.replace_head(bucket, n, |old| slab.set_prev(at, old));
         } else {
-            let old = core.swing(bucket, n, |_| {});
+            let old = core.replace_head(bucket, n, |_| {});
             slab.set_prev(at, old);
         }
         Ok(true)
@@ -461,7 +472,7 @@ impl<M: Medium> PrelimWorker<M> {
     /// Updates a stored key without a new record: in the read cache if it takes the key, and otherwise in place.
     /// Without `cache_absorbs` a cached key is updated in both. Returns false if the key is not stored.
     fn update(&mut self, key: KeyWords, value: &[u8]) -> Result<bool, Error> {
-        let cache = self.core.cache.as_ref().filter(|_| self.getting);
+        let cache = self.core.cache.as_ref().filter(|_| self.in_get_phase);
         let absorbs = self.core.options.cache_absorbs;
         let mut cached = cache.is_some_and(|cache| cache.update(key, value));
         if cached && absorbs {
@@ -488,7 +499,7 @@ impl<M: Medium> Worker for PrelimWorker<M> {
             "the value has {len} bytes, this engine supports {VALUE_BYTES} only"
         );
         let key = words(key);
-        let looks = self.getting || !self.core.options.append_updates;
+        let looks = self.in_get_phase || !self.core.options.append_updates;
         let updated = looks && self.update(key, value)?;
         let inserted = !updated && self.append(key, value)?;
         if !updated && !inserted && (looks || !self.update(key, value)?) {
@@ -505,7 +516,7 @@ impl<M: Medium> Worker for PrelimWorker<M> {
             *out = Vec::new();
         }
         let key = words(key);
-        let cache = self.core.cache.as_ref().filter(|_| self.getting);
+        let cache = self.core.cache.as_ref().filter(|_| self.in_get_phase);
         if let Some(cache) = cache {
             if cache.get(key, out) {
                 self.tally.cache_hits += 1;

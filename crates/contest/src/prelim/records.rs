@@ -115,7 +115,7 @@ impl<M: Medium> RecordStore<M> {
 
     /// Returns the slab, and the index in it, at which record `n` is written. Only the worker that fills the record's
     /// segment calls this.
-    pub(super) fn own(&self, n: u32) -> (&RecordSlab, usize) {
+    pub(super) fn slab_of(&self, n: u32) -> (&RecordSlab, usize) {
         let (segment, within) = self.split(n);
         match segment < self.head_segments {
             true => (&self.head, n as usize),

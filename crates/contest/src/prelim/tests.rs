@@ -46,7 +46,7 @@ fn in_the_contests_first_round_chains_have_about_three_records() {
         model.set(&mut *workers[write as usize % 16], number, write, 80);
     }
     drop(workers);
-    assert_eq!(engine.tally().inserts, terms.operations);
+    assert_eq!(engine.stats().inserts, terms.operations);
     assert!(engine.far_bytes() > terms.far_bytes * 9 / 10);
     let mut workers: Vec<_> = (0..terms.threads).map(|_| engine.worker()).collect();
     model.check(
@@ -65,7 +65,7 @@ fn in_the_contests_first_round_chains_have_about_three_records() {
     }
     model.check(&mut *workers[1], terms.operations..terms.operations + 10);
     drop(workers);
-    let tally = engine.tally();
+    let tally = engine.stats();
     assert!(tally.updates > terms.operations / 100);
     let hits: u64 = tally.depth.iter().sum();
     let hit = tally.probes_of_hits as f64 / hits as f64;
@@ -157,7 +157,7 @@ fn a_flush_is_one_sequential_write_and_one_drain() {
     };
     let records = RecordStore::new(Mapped::anonymous(sizes.far_bytes).unwrap(), &sizes);
     records.begin(3, 0);
-    let (slab, at) = records.own(3000 + 999);
+    let (slab, at) = records.slab_of(3000 + 999);
     slab.put(at, [1, 2, 3, 4], &[5; 80]);
     let mut ctx = PersistCtx::new(0);
     let filled = FullBuffer {
@@ -233,9 +233,9 @@ fn between_the_writes_of_head_and_prev_a_bucket_shows_only_its_newest_key() {
         }
         // The steps of `append`, stopped after the update of the head.
         let (core, n) = (&*engine.core, 3);
-        let (slab, at) = core.records.own(n);
+        let (slab, at) = core.records.slab_of(n);
         slab.put(at, words(&key_of(9)), &value_of(9, 0, 80));
-        let old = core.swing(0, n, |old| {
+        let old = core.replace_head(0, n, |old| {
             if prev_first {
                 slab.set_prev(at, old);
             }
@@ -267,7 +267,7 @@ fn when_record_numbers_are_used_up_updates_are_in_place_and_new_keys_refused() {
     );
     model.check(&mut *worker, 0..30);
     drop(worker);
-    assert_eq!((engine.tally().inserts, engine.tally().updates), (60, 140));
+    assert_eq!((engine.stats().inserts, engine.stats().updates), (60, 140));
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl ValuePlace {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct V1Header {
     /// Number of the next record of the chain; 0 means none.
-    pub prev: u64,
+    pub next: u64,
     pub key: Key,
     pub place: ValuePlace,
 }
@@ -54,7 +54,7 @@ pub(super) struct V1Header {
 impl V1Header {
     pub(super) fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
-        bytes[..KEY].copy_from_slice(&self.prev.to_le_bytes());
+        bytes[..KEY].copy_from_slice(&self.next.to_le_bytes());
         bytes[KEY..WORD].copy_from_slice(&self.key);
         bytes[WORD..].copy_from_slice(&self.place.word().to_le_bytes());
         bytes
@@ -63,7 +63,7 @@ impl V1Header {
     fn decode(bytes: &[u8; HEADER]) -> V1Header {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
         V1Header {
-            prev: word(0),
+            next: word(0),
             key: bytes[KEY..KEY + KEY_BYTES].try_into().expect("sixteen"),
             place: ValuePlace::of_word(word(WORD)),
         }
@@ -94,7 +94,7 @@ impl<M: Medium> V1Core<M> {
     }
 
     /// Copies a head of far memory to the mirror (V1-INV-4).
-    pub(super) fn keep_head(&self, hash: u64, number: u64) {
+    pub(super) fn mirror_head(&self, hash: u64, number: u64) {
         if self.tuning.mirror {
             let mirror = self.mirror.get((hash & (self.chains - 1)) as usize);
             mirror.store(number, Relaxed);
@@ -118,7 +118,7 @@ impl<M: Medium> V1Core<M> {
                 let place = header.place;
                 return (Some(V1Record { record, place }), probes);
             }
-            number = header.prev;
+            number = header.next;
         }
         (None, probes)
     }
@@ -136,8 +136,8 @@ impl<M: Medium> V1Core<M> {
         let mut left = (layout.range.end - from) / (HEADER + UNIT) as u64;
         for chain in 0..self.chains {
             let mut number = self.medium.load(self.head_at(chain));
-            self.keep_head(chain, number);
-            self.keep(ctx, self.head_at(chain), 8);
+            self.mirror_head(chain, number);
+            self.flush_if_configured(ctx, self.head_at(chain), 8);
             while number != 0 {
                 self.check_record(chain, number, left)?;
                 left -= 1;
@@ -145,9 +145,9 @@ impl<M: Medium> V1Core<M> {
                 let value = header.place.value_at();
                 let value_end = value.0 + u64::from(header.place.room);
                 end = end.max(record.0 + HEADER as u64).max(value_end);
-                self.keep(ctx, record, HEADER);
-                self.keep(ctx, value, usize::from(header.place.length));
-                number = header.prev;
+                self.flush_if_configured(ctx, record, HEADER);
+                self.flush_if_configured(ctx, value, usize::from(header.place.length));
+                number = header.next;
             }
         }
         let ticket = self.medium.drain(ctx);
@@ -156,7 +156,7 @@ impl<M: Medium> V1Core<M> {
     }
 
     /// Flushes bytes that recovery found, with [`V1Tuning::persist_recovered`](super::V1Tuning::persist_recovered).
-    fn keep(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
+    fn flush_if_configured(&self, ctx: &mut PersistCtx, at: Off, len: usize) {
         if self.tuning.persist_recovered {
             self.medium.flush(ctx, at, len);
         }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_header_survives_encoding_and_decoding() {
         let header = V1Header {
-            prev: 7,
+            next: 7,
             key: *b"sixteen bytes !!",
             place: ValuePlace {
                 value: u32::MAX,

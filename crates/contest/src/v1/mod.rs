@@ -68,7 +68,7 @@ use crate::recycle::{BlockPools, ReusePolicy};
 use crate::space::{self, BlockSpace, ScaledCounts, SpaceLayout};
 use crate::stripes::{LockStripes, StripeLock};
 #[cfg(feature = "check")]
-use crate::target::{EngineConfig, boxed};
+use crate::target::{EngineConfig, box_engine};
 
 /// Options of the engine. [`V1Tuning::PUBLISHED`] is the published engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,7 +154,7 @@ impl<M: Medium> V1<M> {
 
     /// Opens the engine in `medium`, which was created with the same limits. Reads every head and walks every chain.
     pub fn open(medium: M, terms: &ContestLimits, tuning: V1Tuning) -> Result<V1<M>, OpenError> {
-        terms.fit(medium.len())?;
+        terms.check_medium_bytes(medium.len())?;
         let chains = 1_u64 << terms.hash_bits;
         let mirror = GrowTable::new(chains as usize);
         if tuning.mirror {
@@ -190,7 +190,7 @@ fn layout(terms: &ContestLimits, tuning: &V1Tuning, chains: u64) -> Result<Space
             terms.far_bytes
         )));
     }
-    let blocks = space::blocks(terms, 0)?;
+    let blocks = space::block_bytes_range(terms, 0)?;
     Ok(SpaceLayout {
         range: heads..terms.far_bytes,
         segment_bytes: scaled.segment_bytes(tuning.segment_bytes),
@@ -198,7 +198,7 @@ fn layout(terms: &ContestLimits, tuning: &V1Tuning, chains: u64) -> Result<Space
         blocks: (blocks.0, blocks.1 + chain::HEADER),
         reuse: tuning.reuse,
         recycle_from: scaled.recycle_from(),
-        moves: 0,
+        appends_for_locality: 0,
         threads: terms.threads,
         pools: tuning.pools,
     })
@@ -243,7 +243,7 @@ impl<M: Medium> Engine for V1<M> {
         self.core.space.taken()
     }
 
-    fn tally(&self) -> EngineStats {
+    fn stats(&self) -> EngineStats {
         *self.core.tally.lock().expect("no holder panics")
     }
 }
@@ -264,10 +264,10 @@ impl EngineConfig for V1Config {
     }
 
     fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
-        boxed(V1::create(sim, &self.terms(), self.0))
+        box_engine(V1::create(sim, &self.limits(), self.0))
     }
 
     fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
-        boxed(V1::open(sim, &self.terms(), self.0))
+        box_engine(V1::open(sim, &self.limits(), self.0))
     }
 }

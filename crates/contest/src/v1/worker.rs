@@ -26,7 +26,7 @@ struct V1ThreadState {
 
 impl<M: Medium> V1Worker<M> {
     pub(super) fn new(core: Arc<V1Core<M>>) -> V1Worker<M> {
-        let holding = core.space.enter();
+        let holding = core.space.register_thread();
         V1Worker {
             own: V1ThreadState {
                 ctx: PersistCtx::new(holding.thread as u32),
@@ -41,7 +41,7 @@ impl<M: Medium> V1Worker<M> {
 impl<M: Medium> Drop for V1Worker<M> {
     fn drop(&mut self) {
         *self.core.tally.lock().expect("no holder panics") += self.own.tally;
-        self.core.space.leave(self.own.holding.clone());
+        self.core.space.unregister_thread(self.own.holding.clone());
     }
 }
 
@@ -67,10 +67,10 @@ impl<M: Medium> V1Core<M> {
 
     fn set(&self, own: &mut V1ThreadState, key: &Key, value: &[u8]) -> Result<(), Error> {
         let room = align16(value.len());
-        self.space.check(HEADER + room);
+        self.space.check_block_bytes(HEADER + room);
         let hash = hash_of(key);
         let _stripe = self.stripes.lock(hash);
-        self.cache.forget(hash, key);
+        self.cache.evict(hash, key);
         let Some(found) = self.find_for(own, hash, key) else {
             return self.insert(own, hash, key, value);
         };
@@ -81,7 +81,7 @@ impl<M: Medium> V1Core<M> {
         };
         if let Some(spare) = self.spare_for(own, old, room)? {
             self.move_value(own, found, spare, value)?;
-            self.space.keep_spare(&mut own.holding, old);
+            self.space.set_spare(&mut own.holding, old);
             own.tally.swaps += 1;
         } else {
             let block = self.allot(own, room, BlockUse::Update)?;
@@ -100,7 +100,7 @@ impl<M: Medium> V1Core<M> {
     ) -> Result<(), Error> {
         let block = self.allot(own, HEADER + align16(value.len()), BlockUse::Insert)?;
         let header = V1Header {
-            prev: self.head(hash),
+            next: self.head(hash),
             key: *key,
             place: ValuePlace {
                 value: block.number + (HEADER / UNIT) as u32,
@@ -109,8 +109,8 @@ impl<M: Medium> V1Core<M> {
             },
         };
         self.write(own, Off(block.at()), &[&header.encode(), value])?;
-        self.switch(own, self.head_at(hash), u64::from(block.number))?;
-        self.keep_head(hash, u64::from(block.number));
+        self.store_word_durably(own, self.head_at(hash), u64::from(block.number))?;
+        self.mirror_head(hash, u64::from(block.number));
         own.tally.inserts += 1;
         Ok(())
     }
@@ -140,7 +140,7 @@ impl<M: Medium> V1Core<M> {
         for bytes in (layout.blocks.0..=most).step_by(UNIT) {
             match self.space.append(&mut own.holding, bytes, |_| Ok(())) {
                 Err(Error::Full) => break,
-                spare => self.space.keep_spare(&mut own.holding, spare?),
+                spare => self.space.set_spare(&mut own.holding, spare?),
             }
         }
         Ok(())
@@ -169,7 +169,7 @@ impl<M: Medium> V1Core<M> {
             room: block.bytes as u16,
             length: value.len() as u16,
         };
-        self.switch(own, found.record.plus(WORD as u64), place.word())
+        self.store_word_durably(own, found.record.plus(WORD as u64), place.word())
     }
 
     /// Writes bytes durably. Nothing refers to them yet.
@@ -180,7 +180,12 @@ impl<M: Medium> V1Core<M> {
     }
 
     /// Stores a word durably (V1-INV-2).
-    fn switch(&self, own: &mut V1ThreadState, at: Off, word: u64) -> Result<(), Poisoned> {
+    fn store_word_durably(
+        &self,
+        own: &mut V1ThreadState,
+        at: Off,
+        word: u64,
+    ) -> Result<(), Poisoned> {
         self.medium.store(&mut own.ctx, at, word);
         persist(&self.medium, &mut own.ctx, at, size_of::<u64>())
     }

@@ -151,7 +151,7 @@ impl V2Index {
     }
 
     /// Returns the node that was allocated last to the run.
-    pub(crate) fn take_back(&self, run: &mut Range<u32>, id: V2NodeId) {
+    pub(crate) fn release(&self, run: &mut Range<u32>, id: V2NodeId) {
         debug_assert_eq!(run.start, id.0 + 1);
         run.start = id.0;
     }

@@ -65,7 +65,7 @@ use crate::recycle::{BlockPools, ReusePolicy};
 use crate::space::{self, BlockSpace, PUBLISHED_THREADS, ScaledCounts, SpaceLayout};
 use crate::stripes::{LockStripes, StripeLock};
 #[cfg(feature = "check")]
-use crate::target::{EngineConfig, boxed};
+use crate::target::{EngineConfig, box_engine};
 
 use index::V2Index;
 use record::HEADER;
@@ -139,7 +139,7 @@ impl V2Tuning {
 
     /// The engine with all fixes that need no other layout: a checksum of all bytes, versions that appends count, freed
     /// blocks that stay free, and a recovery that makes records durable. A key still has only 127 versions.
-    pub const MENDED: V2Tuning = V2Tuning {
+    pub const FIXED: V2Tuning = V2Tuning {
         checksum: V2Checksum::Crc32,
         appends_count: true,
         keep_recovered_pools: true,
@@ -174,7 +174,7 @@ impl<M: Medium> V2<M> {
     /// Creates an empty engine in the first [`ContestLimits::far_bytes`] of `medium`, which must be zeros. Only the
     /// first word is checked. On `Ok` the engine is durable.
     pub fn create(medium: M, terms: &ContestLimits, tuning: V2Tuning) -> Result<V2<M>, OpenError> {
-        let engine = V2::over(medium, terms, tuning, START)?;
+        let engine = V2::with_end(medium, terms, tuning, START)?;
         let found = engine.core.medium.load(Off(0));
         if found != 0 {
             return Err(OpenError::Unfit(format!(
@@ -192,12 +192,12 @@ impl<M: Medium> V2<M> {
         if next == 0 {
             return V2::create(medium, terms, tuning);
         }
-        let engine = V2::over(medium, terms, tuning, next)?;
+        let engine = V2::with_end(medium, terms, tuning, next)?;
         engine.core.recover(&mut creators_ctx(terms), next)?;
         Ok(engine)
     }
 
-    fn over(
+    fn with_end(
         medium: M,
         terms: &ContestLimits,
         tuning: V2Tuning,
@@ -205,7 +205,7 @@ impl<M: Medium> V2<M> {
     ) -> Result<V2<M>, OpenError> {
         let scaled = ScaledCounts::to(terms);
         let segment_bytes = scaled.segment_bytes(tuning.segment_bytes);
-        terms.fit(medium.len())?;
+        terms.check_medium_bytes(medium.len())?;
         if next < START || next > terms.far_bytes || !(next - START).is_multiple_of(segment_bytes) {
             return Err(OpenError::Unfit(format!(
                 "the first word says segments end at {next}, expected {START} plus a multiple of {segment_bytes}, \
@@ -213,7 +213,7 @@ impl<M: Medium> V2<M> {
                 terms.far_bytes
             )));
         }
-        let blocks = space::blocks(terms, HEADER)?;
+        let blocks = space::block_bytes_range(terms, HEADER)?;
         let layout = SpaceLayout {
             range: START..terms.far_bytes,
             segment_bytes,
@@ -221,7 +221,7 @@ impl<M: Medium> V2<M> {
             capacities: capacities(scaled, blocks, terms.threads),
             reuse: tuning.reuse,
             recycle_from: scaled.recycle_from(),
-            moves: if tuning.locality {
+            appends_for_locality: if tuning.locality {
                 scaled.count(6000)
             } else {
                 0
@@ -300,7 +300,7 @@ impl<M: Medium> Engine for V2<M> {
         self.core.space.taken()
     }
 
-    fn tally(&self) -> EngineStats {
+    fn stats(&self) -> EngineStats {
         *self.core.tally.lock().expect("no holder panics")
     }
 }
@@ -321,10 +321,10 @@ impl EngineConfig for V2Config {
     }
 
     fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
-        boxed(V2::create(sim, &self.terms(), self.0))
+        box_engine(V2::create(sim, &self.limits(), self.0))
     }
 
     fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, OpenError> {
-        boxed(V2::open(sim, &self.terms(), self.0))
+        box_engine(V2::open(sim, &self.limits(), self.0))
     }
 }

@@ -30,7 +30,7 @@ struct V2ThreadState {
 
 impl<M: Medium> V2Worker<M> {
     pub(super) fn new(core: Arc<V2Core<M>>) -> V2Worker<M> {
-        let holding = core.space.enter();
+        let holding = core.space.register_thread();
         V2Worker {
             own: V2ThreadState {
                 ctx: PersistCtx::new(holding.thread as u32),
@@ -47,7 +47,7 @@ impl<M: Medium> V2Worker<M> {
 impl<M: Medium> Drop for V2Worker<M> {
     fn drop(&mut self) {
         *self.core.tally.lock().expect("no holder panics") += self.own.tally;
-        self.core.space.leave(self.own.holding.clone());
+        self.core.space.unregister_thread(self.own.holding.clone());
     }
 }
 
@@ -88,10 +88,10 @@ impl<M: Medium> V2Core<M> {
 
     fn set(&self, own: &mut V2ThreadState, key: &Key, value: &[u8]) -> Result<(), Error> {
         let needed = align16(HEADER + value.len());
-        self.space.check(needed);
+        self.space.check_block_bytes(needed);
         let hash = hash_of(key);
         let _stripe = self.stripes.lock(hash);
-        self.cache.forget(hash, key);
+        self.cache.evict(hash, key);
         match self.find(own, hash, key) {
             None => self.insert(own, hash, (key, value), needed),
             Some(node) => {
@@ -116,7 +116,7 @@ impl<M: Medium> V2Core<M> {
         let block = match self.allot(own, needed, BlockUse::Insert) {
             Ok(block) => block,
             Err(error) => {
-                self.index.take_back(&mut own.nodes, node);
+                self.index.release(&mut own.nodes, node);
                 return Err(error);
             }
         };
@@ -141,7 +141,8 @@ impl<M: Medium> V2Core<M> {
             return Ok(None);
         };
         let apart = u64::from(number.abs_diff(old.number)) * UNIT as u64;
-        let moves = own.holding.moves_left > 0 && apart > self.space.layout().segment_bytes;
+        let moves =
+            own.holding.appends_for_locality_left > 0 && apart > self.space.layout().segment_bytes;
         Ok((!moves).then_some(AllottedBlock {
             number,
             bytes: old.block_bytes(),
@@ -164,7 +165,7 @@ impl<M: Medium> V2Core<M> {
             self.medium.copy_in(&mut own.ctx, Off(spare.at()), &[&word]);
             let ticket = self.medium.drain(&mut own.ctx);
             self.medium.wait(ticket)?;
-            self.space.keep_spare(&mut own.holding, spare);
+            self.space.set_spare(&mut own.holding, spare);
         }
         Ok(())
     }
@@ -182,7 +183,7 @@ impl<M: Medium> V2Core<M> {
             number: old.number,
             ..spare
         };
-        self.space.keep_spare(&mut own.holding, old);
+        self.space.set_spare(&mut own.holding, old);
         self.index.set_place(node, place);
         own.tally.swaps += 1;
         Ok(())
@@ -196,7 +197,8 @@ impl<M: Medium> V2Core<M> {
         needed: usize,
     ) -> Result<(), Error> {
         let block = self.allot(own, needed, BlockUse::Update)?;
-        own.holding.moves_left = own.holding.moves_left.saturating_sub(1);
+        own.holding.appends_for_locality_left =
+            own.holding.appends_for_locality_left.saturating_sub(1);
         let old = self.index.place(node);
         let mut place = self.write(own, pair, old.version.wrapping_add(1), block)?;
         if !self.tuning.appends_count {

@@ -44,12 +44,12 @@ fn contest(engine: &dyn Engine, terms: &ContestLimits) -> (EngineStats, EngineSt
     let stored = in_threads(terms, Vec::new(), |thread, mine| {
         support::set_phase(engine, terms, thread, mine)
     });
-    let sets = engine.tally();
+    let sets = engine.stats();
     let operations = terms.operations / terms.threads as u64 / 8;
     let stored = in_threads(terms, stored, |thread, mine| {
         support::get_phase(engine, operations, 200, thread, mine)
     });
-    let both = engine.tally();
+    let both = engine.stats();
     for (thread, mine) in stored.iter().enumerate() {
         support::check(engine, thread as u64, mine);
     }
@@ -94,7 +94,7 @@ fn v2_has_what_four_threads_stored_whatever_its_tuning() {
     let usual = v2::V2Tuning::PUBLISHED;
     let tunings = [
         usual,
-        v2::V2Tuning::MENDED,
+        v2::V2Tuning::FIXED,
         v2::V2Tuning {
             pools: BlockPools::Global,
             lock: StripeLock::Mutex,
@@ -165,7 +165,7 @@ fn taken(engine: &dyn Engine, terms: &ContestLimits) -> (f64, EngineStats) {
         let refused = matches!(done, Err(Error::Full));
         done.or(if refused { Ok(()) } else { Err(Error::Full) })
     });
-    let tally = engine.tally();
+    let tally = engine.stats();
     let sets = tally.inserts + tally.updates;
     (sets as f64 / terms.operations as f64, tally)
 }
@@ -243,11 +243,11 @@ fn chains_are_as_deep_as_published() {
         let stored = in_threads(&terms, Vec::new(), |thread, mine| {
             support::set_phase(engine, &terms, thread, mine)
         });
-        let before = engine.tally().depth;
+        let before = engine.stats().depth;
         for (thread, mine) in stored.iter().enumerate() {
             support::check(engine, thread as u64, mine);
         }
-        let after = engine.tally().depth;
+        let after = engine.stats().depth;
         let depth: [f64; 4] = std::array::from_fn(|n| (after[n] - before[n]) as f64);
         let all: f64 = depth.iter().sum();
         for (found, published) in depth.iter().zip([67.2, 24.6, 6.6, 1.6]) {
