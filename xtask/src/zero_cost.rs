@@ -173,7 +173,7 @@ fn workspace(manifest: &str) -> String {
     lines(kept)
 }
 
-/// Copies a folder of sources without the files and folders of [`GONE`].
+/// Copies a folder of sources without the files and folders of [`REMOVED_FILES`].
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let entries = fs::read_dir(from).map_err(|e| format!("{}: {e}", from.display()))?;
     for entry in entries {

@@ -33,7 +33,7 @@ pub enum Error {
     Nothing,
     /// The pool's path contains a zero byte, which a C++ string cannot pass.
     Path,
-    /// The length of a key or a value is 0 or above [`MOST_BYTES`].
+    /// The length of a key or a value is 0 or above [`BYTES_MAX`].
     Bytes,
 }
 

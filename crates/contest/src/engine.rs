@@ -177,7 +177,7 @@ pub trait Worker: Send {
     }
 }
 
-/// One request of a batch for [`Worker::together`].
+/// One request of a batch for [`Worker::run_batch`].
 #[derive(Debug)]
 pub enum EngineRequest<'a> {
     /// Store this value under this key.

@@ -178,7 +178,7 @@ impl<M: Medium> KidHeap<M> {
     fn append(&self, number: usize, bytes: usize) -> Option<RecordPlace> {
         let ThreadCounts { end, appended } = self.counts(number);
         let fits = |at| Some(at + bytes as u64).filter(|end| *end <= self.partition_bytes);
-        // Two threads may share a partition: see `PartitionRule::ByLot`.
+        // Two threads may share a partition: see `PartitionRule::Random`.
         let at = end.fetch_update(Relaxed, Relaxed, fits).ok()?;
         appended.fetch_add(bytes as u64, Relaxed);
         Some(RecordPlace::new(number, at, bytes, 0))
