@@ -11,8 +11,8 @@
 //! * [`kid`]: the engine known from its authors' slides; a hash table of whole cache lines, one write per set.
 //! * [`v1`] and [`v2`]: two versions of the engine that took third place in the final round. `v1` is the first and
 //!   needs two writes per set; `v2` is the last and needs one.
-//! * [`target`]: the adapter for the crash explorer.
-//! * [`judge`]: the contest's judge, which tests and measures any engine.
+//! * `target` (feature `check`): the adapter for the crash explorer.
+//! * `judge` (feature `judge`): the contest's judge, which tests and measures any engine.
 
 #![forbid(unsafe_code)]
 

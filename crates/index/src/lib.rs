@@ -23,7 +23,7 @@
 //!
 //! * [`Index`] is the interface of every table. [`TableWorker`] is the handle of one thread.
 //! * [`registry`] creates and opens a table by its name.
-//! * [`target`] adapts a table to the crash explorer.
+//! * `target` adapts a table to the crash explorer.
 //! * [`mod@hash`] holds the hash functions: seeded per table, or the published one.
 //! * [`cceh`] is cacheline-conscious extendible hashing.
 //! * [`clevel`] is level hashing with lock-free search.
