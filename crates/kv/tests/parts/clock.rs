@@ -2,14 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Time, User, kill, reopen};
 use farbank_kv::{Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{CrashState, Persistency, Sim};
 use farbank_store::clock::STEP_HELD_MS;
-use support::{Time, User, kill, reopen};
-
-#[expect(dead_code, reason = "other tests use more of it")]
-mod support;
 
 const SECONDS_MS: i64 = 3_000;
 const YEAR_MS: i64 = 365 * 24 * 3_600_000;

@@ -1,7 +1,5 @@
 //! A failed sync at every position of a run: the cache acknowledges no write afterwards, and no close is clean.
 
-mod support;
-
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -15,7 +13,7 @@ use farbank_pm::media::{
 use farbank_pm::{Kind, Medium};
 use farbank_store::{Session, Value};
 
-use support::{MIB, clock, config, key};
+use crate::support::{MIB, clock, config, key};
 
 /// I/O through the kernel, except that sync number `fails_at`, from 1, fails. Later syncs succeed, as on Linux.
 #[derive(Default)]

@@ -1,7 +1,5 @@
 //! Size of a cache: the pages it may use, and the growth of its pool before it evicts.
 
-mod support;
-
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,7 +12,7 @@ use farbank_pm::media::{
 use farbank_pm::{Kind, Medium};
 use farbank_store::{Ops, ReadView, Session, Store, StoreHealth, Value};
 
-use support::{MIB, clock, config, key};
+use crate::support::{MIB, clock, config, key};
 
 #[test]
 fn a_limit_on_pages_holds_after_a_restart() {

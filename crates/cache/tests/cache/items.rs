@@ -1,7 +1,5 @@
 //! Behaviour of a cache, one claim per test.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +11,7 @@ use farbank_store::{
     ReadView, Session, Store, UpdateDecision, Value,
 };
 
-use support::{MIB, clock, config, key};
+use crate::support::{MIB, clock, config, key};
 
 fn cache(pages: u64) -> Cache<Mapped> {
     let medium = Mapped::anonymous(MIB * (pages + 2)).expect("memory");

@@ -5,10 +5,7 @@ use farbank_pm::media::Mapped;
 use farbank_pm::rng::Rng;
 use farbank_store::{Store, Value};
 
-use support::{Time, User, key, kill};
-
-#[expect(dead_code, reason = "other tests use more of it")]
-mod support;
+use crate::support::{Time, User, key, kill, memory, reopen};
 
 /// Maximum bytes that a slice copies, including the record that exceeds the limit.
 const SLICE_BYTES: u64 = (256 << 10) + 2_000;
@@ -55,7 +52,7 @@ fn in_small_slices() -> (Kv<Mapped>, Config) {
 
 #[test]
 fn a_write_moves_a_slice_of_records_at_most() {
-    let kv = support::memory(256 << 20, 1 << 20);
+    let kv = memory(256 << 20, 1 << 20);
     let mut user = User::of(&kv);
     let keys = fill(&kv, &mut user, 85);
     let mut rng = Rng::new(28);
@@ -132,7 +129,7 @@ fn a_flush_and_a_close_end_the_current_pass() {
         set(&mut user, number, 99);
     }
     drop(user);
-    let kv = support::reopen(kv, config);
+    let kv = reopen(kv, config);
     let mut user = User::of(&kv);
     for number in 0..700_u64 {
         let found = user.get(&number.to_le_bytes());
