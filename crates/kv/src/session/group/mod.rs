@@ -14,8 +14,9 @@
 //! # Invariants
 //! KV-GROUP-1  The stripes of all keys are locked, in order, from the body's first read until the last write is listed. So no
 //!     other session writes these keys meanwhile.
-//! KV-GROUP-2  Members get their ticket, and are published, under [`Engine::groups`]; readers that overlap with this retry.
-//!     So readers see all members or none, even if the ticket becomes durable early.
+//! KV-GROUP-2  Members get their ticket, and are published, within
+//!     [`PendingWrites::publish_group`](crate::pending::PendingWrites::publish_group); readers that overlap with this
+//!     retry. So readers see all members or none, even if the ticket becomes durable early.
 //! KV-GROUP-3  A group does not depend on other writes that are not durable: a value that it read and that is not durable
 //!     becomes a member, too. Otherwise a crash could keep the group and lose the value on which it was decided.
 //! KV-GROUP-4  A write that replaces a member is not visible before the whole group is. So a reader that has seen one key as
