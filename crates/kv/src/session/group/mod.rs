@@ -28,6 +28,9 @@
 //!     keep the dependent write and lose the other members. If the group has too many keys, the write instead waits
 //!     until the group is durable. So does a group that depends on another one where a drain is a fence: that wait is
 //!     short.
+//! KV-GROUP-7  Keys that a group has read and does not write are guarded until the group is drained (KV-PEND-6). So a later
+//!     write of such a key becomes durable and visible after the group. Otherwise a reader could see that write and not
+//!     the group, although the group was decided on the value before it.
 
 mod plan;
 
@@ -77,7 +80,7 @@ struct GroupOps<'a, M: Medium> {
 
 /// What must happen before a group is tried again.
 enum GroupRetry {
-    /// Another session must drain its write of this hash's key.
+    /// Another session must drain its write of this hash's key, or its group that has read the key.
     Foreign(u64),
     /// There must be room for this many bytes and this many extents.
     Room(usize, u32),
@@ -193,6 +196,12 @@ impl<M: Medium> KvSession<M> {
         }
         let (mut slots, by_key) = (ops.slots, ops.by_key);
         if slots.iter().all(|slot| slot.change == UpdateDecision::Keep) {
+            if slots
+                .iter()
+                .any(|slot| matches!(slot.newest, NewestValue::Staged(_)))
+            {
+                self.guard_keys(engine, &kept_hashes(&slots), &mut locks);
+            }
             return Ok(Ok(GroupDecision::Apply));
         }
         if let Some(retry) = self.check_group_dependencies(&slots, &by_key, keys.len() - named)? {
@@ -201,6 +210,14 @@ impl<M: Medium> KvSession<M> {
         if let Some(ticket) = self.add_undurable_reads(&mut slots)? {
             return Ok(Err(GroupRetry::Durable(ticket)));
         }
+        let is_guarded = |slot: &GroupKey| {
+            let locked = &locks[lock_of(engine, &locks, slot.hash)].1;
+            slot.change != UpdateDecision::Keep && locked.is_guarded(slot.hash, self.id)
+        };
+        if let Some(number) = slots.iter().position(is_guarded) {
+            return Ok(Err(GroupRetry::Foreign(slots[number].hash)));
+        }
+        let kept = kept_hashes(&slots);
         let mut members: Vec<(Key<'_>, GroupKey)> = Vec::with_capacity(slots.len());
         let mut names: Vec<(&KeyRef, usize)> = by_key.iter().map(|(k, i)| (k, *i)).collect();
         names.sort_by_key(|(_, index)| *index);
@@ -215,7 +232,27 @@ impl<M: Medium> KvSession<M> {
                 ));
             }
         }
-        self.write_members(engine, class, members, &mut locks)
+        let written = self.write_members(engine, class, members, &mut locks)?;
+        if written.is_ok() {
+            self.guard_keys(engine, &kept, &mut locks);
+        }
+        Ok(written)
+    }
+
+    /// Guards keys until the batch is drained (KV-GROUP-7).
+    fn guard_keys(
+        &mut self,
+        engine: &Engine<M>,
+        hashes: &[u64],
+        locks: &mut [(usize, LockedStripe<'_>)],
+    ) {
+        situation!("kv.group_guards", !hashes.is_empty());
+        for &hash in hashes {
+            let locked = &mut locks[lock_of(engine, locks, hash)].1;
+            if locked.add_guard(hash, self.id, this_thread()) {
+                self.batch.guarded.push(hash);
+            }
+        }
     }
 
     /// Returns what must happen before the group is written (KV-GROUP-6). `None` if it depends on no member of a group that
@@ -489,6 +526,14 @@ fn lock_all<'a, M: Medium>(
         .into_iter()
         .map(|n| (n, engine.pending.numbered(n).lock()))
         .collect()
+}
+
+/// Returns the hashes of the keys that a group keeps as they are.
+fn kept_hashes(slots: &[GroupKey]) -> Vec<u64> {
+    let kept = slots
+        .iter()
+        .filter(|slot| slot.change == UpdateDecision::Keep);
+    kept.map(|slot| slot.hash).collect()
 }
 
 fn lock_of<M: Medium>(engine: &Engine<M>, locks: &[(usize, LockedStripe<'_>)], hash: u64) -> usize {
