@@ -3,11 +3,11 @@
 //! A row names only what differs from [`PLAIN`]. Its fields are those of [`Command`].
 
 use super::context::command_row::flag::*;
-use super::context::command_row::{ALL, Command, NONE, ONE, PAIRS};
+use super::context::command_row::{ALL, Command, NONE, ONE, PAIRS, TWO};
 use super::context::command_table::CommandTable;
 use super::{
-    client, command, config, connection, counters, expiry, info, keys, server, strings,
-    transactions,
+    client, command, config, connection, counters, expiry, info, keys, lcs, ranges, server,
+    strings, transactions,
 };
 
 /// All commands.
@@ -125,6 +125,31 @@ static ROWS: &[Command] = rows! {
         arity: 3, flags: WRITE | DENYOOM | FAST, keys: ONE, access: "RW access update",
         acl: "@string", group: "string", since: "1.0.0", run: counters::decrby,
         summary: "Subtracts from a number.",
+    }
+    "incrbyfloat" {
+        arity: 3, flags: WRITE | DENYOOM | FAST, keys: ONE, access: "RW access update",
+        acl: "@string", group: "string", since: "2.6.0", run: counters::incrbyfloat,
+        summary: "Adds to a floating-point number.",
+    }
+    "getrange" {
+        arity: 4, flags: READONLY, keys: ONE, access: "RO access",
+        acl: "@string", group: "string", since: "2.4.0", run: ranges::getrange,
+        summary: "Returns a part of a value.",
+    }
+    "substr" {
+        arity: 4, flags: READONLY, keys: ONE, access: "RO access",
+        acl: "@string", group: "string", since: "1.0.0", run: ranges::getrange,
+        summary: "Returns a part of a value, as GETRANGE does.",
+    }
+    "setrange" {
+        arity: 4, flags: WRITE | DENYOOM, keys: ONE, access: "RW update",
+        acl: "@string", group: "string", since: "2.2.0", run: ranges::setrange,
+        summary: "Overwrites a part of a value; zeros fill a gap before it.",
+    }
+    "lcs" {
+        arity: -3, flags: READONLY, keys: TWO, access: "RO access",
+        acl: "@string", group: "string", since: "7.0.0", run: lcs::lcs,
+        summary: "Returns the longest common subsequence of two values.",
     }
     "del" {
         arity: -2, flags: WRITE, keys: ALL, access: "RM delete",
