@@ -13,7 +13,7 @@
 //! A command's function appends its reply to `ctx.out`, or returns a `CommandError`. In that case the bytes it has
 //! appended are removed, and the error is the reply. The invariants SRV-CMD-1 and SRV-CMD-2 are in [`execute`].
 //!
-//! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`keys`],
+//! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`keys`],
 //!   [`expiry`], [`transactions`], [`connection`], [`client`], [`command`], [`config`],
 //!   [`info`], [`server`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`big_natural`].
@@ -23,6 +23,8 @@
 //! * [`long`]: which requests the thread of long requests executes.
 
 mod big_natural;
+mod bitfield;
+mod bits;
 mod client;
 mod command;
 mod config;

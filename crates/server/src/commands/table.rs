@@ -3,11 +3,11 @@
 //! A row names only what differs from [`PLAIN`]. Its fields are those of [`Command`].
 
 use super::context::command_row::flag::*;
-use super::context::command_row::{ALL, Command, NONE, ONE, PAIRS, TWO};
+use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIRS, TWO};
 use super::context::command_table::CommandTable;
 use super::{
-    client, command, config, connection, counters, expiry, info, keys, lcs, ranges, server,
-    strings, transactions,
+    bitfield, bits, client, command, config, connection, counters, expiry, info, keys, lcs, ranges,
+    server, strings, transactions,
 };
 
 /// All commands.
@@ -150,6 +150,41 @@ static ROWS: &[Command] = rows! {
         arity: -3, flags: READONLY, keys: TWO, access: "RO access",
         acl: "@string", group: "string", since: "7.0.0", run: lcs::lcs,
         summary: "Returns the longest common subsequence of two values.",
+    }
+    "setbit" {
+        arity: 4, flags: WRITE | DENYOOM, keys: ONE, access: "RW access update",
+        acl: "@bitmap", group: "bitmap", since: "2.2.0", run: bits::setbit,
+        summary: "Sets or clears a bit of a value and returns its old state.",
+    }
+    "getbit" {
+        arity: 3, flags: READONLY | FAST, keys: ONE, access: "RO access",
+        acl: "@bitmap", group: "bitmap", since: "2.2.0", run: bits::getbit,
+        summary: "Returns a bit of a value.",
+    }
+    "bitcount" {
+        arity: -2, flags: READONLY, keys: ONE, access: "RO access",
+        acl: "@bitmap", group: "bitmap", since: "2.6.0", run: bits::bitcount,
+        summary: "Returns how many bits of a value, or of a part of it, are 1.",
+    }
+    "bitpos" {
+        arity: -3, flags: READONLY, keys: ONE, access: "RO access",
+        acl: "@bitmap", group: "bitmap", since: "2.8.7", run: bits::bitpos,
+        summary: "Returns the position of the first bit that is 0 or 1.",
+    }
+    "bitop" {
+        arity: -4, flags: WRITE | DENYOOM, keys: ALL_FROM_SECOND, access: "OW update|RO access",
+        acl: "@bitmap", group: "bitmap", since: "2.6.0", run: bits::bitop,
+        summary: "Combines values bit by bit and stores the result.",
+    }
+    "bitfield" {
+        arity: -2, flags: WRITE | DENYOOM, keys: ONE, access: "RW access update variable_flags",
+        acl: "@bitmap", group: "bitmap", since: "3.2.0", run: bitfield::bitfield,
+        summary: "Reads and writes integers of any width inside a value.",
+    }
+    "bitfield_ro" {
+        arity: -2, flags: READONLY | FAST, keys: ONE, access: "RO access",
+        acl: "@bitmap", group: "bitmap", since: "6.0.0", run: bitfield::bitfield_ro,
+        summary: "Reads integers of any width inside a value.",
     }
     "del" {
         arity: -2, flags: WRITE, keys: ALL, access: "RM delete",

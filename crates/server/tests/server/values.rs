@@ -51,3 +51,39 @@ const RANGES: &[(&str, &str)] = &[
     ("COMMAND GETKEYSANDFLAGS set a b get", "*1/*2/$1/a/*3/+RW/+access/+update/"),
     ("COMMAND INFO lcs setrange", "*2/*10/$3/lcs/:-3/*1/+readonly/:1/:2/:1/*3/+@read/+@string/+@slow/*0/*1/*6/$5/flags/*2/+RO/+access/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:1/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:1/$7/keystep/:1/$5/limit/:0/*0/*10/$8/setrange/:4/*2/+write/+denyoom/:1/:1/:1/*3/+@write/+@string/+@slow/*0/*1/*6/$5/flags/*2/+RW/+update/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:1/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:0/$7/keystep/:1/$5/limit/:0/*0/"),
 ];
+
+#[test]
+fn bits_reply_as_in_redis() {
+    agree(BITS);
+}
+
+#[rustfmt::skip]
+const BITS: &[(&str, &str)] = &[
+    ("SETBIT k 7 1;GETBIT k 7;GETBIT k 6;GETBIT k 100;SETBIT k 7 0;GET k;STRLEN k;GETBIT n 0", ":0/:1/:0/:0/:1/$1/\0/:1/:0/"),
+    ("SETBIT k x 1;SETBIT k -1 1;SETBIT k 4294967296 1;SETBIT k 1 2;SETBIT k 1 x;SETBIT k x x;SETBIT k #1 1;EXISTS k;GETBIT k 4294967296;GETBIT n x", "-ERR bit offset is not an integer or out of range/-ERR bit offset is not an integer or out of range/-ERR bit offset is not an integer or out of range/-ERR bit is not an integer or out of range/-ERR bit is not an integer or out of range/-ERR bit offset is not an integer or out of range/-ERR bit offset is not an integer or out of range/:0/-ERR bit offset is not an integer or out of range/-ERR bit offset is not an integer or out of range/"),
+    ("SET k v;WATCH k;SETBIT k 0 0;MULTI;PING;EXEC", "+OK/+OK/:0/+OK/+QUEUED/*1/+PONG/"),
+    ("SET k v EX 100;SETBIT k 0 1;TTL k;SETBIT k 100 0;STRLEN k;TTL k", "+OK/:0/:100/:0/:13/:100/"),
+    ("SET k foobar;BITCOUNT k;BITCOUNT k 0 0;BITCOUNT k 1 1;BITCOUNT k 1 1 BYTE;BITCOUNT k 5 30 BIT;BITCOUNT k -5 -1 bit;BITCOUNT k 9 2", "+OK/:26/:4/:6/:6/:17/:2/:0/"),
+    ("SET k abc;BITCOUNT n x y;BITCOUNT n 0;BITCOUNT n 0 1 zz;BITCOUNT k 0;BITCOUNT k x 1;BITCOUNT k -1 -2 zz;BITCOUNT k -2 -1 zz;BITCOUNT k 0 -1 BIT x;BITCOUNT", "+OK/:0/:0/:0/-ERR syntax error/-ERR value is not an integer or out of range/:0/-ERR syntax error/-ERR syntax error/-ERR wrong number of arguments for 'bitcount' command/"),
+    ("BITPOS n 2;BITPOS n x;BITPOS n 1 x y z;BITPOS n 1 x;BITPOS n 0;BITPOS n 1", "-ERR The bit argument must be 1 or 0./-ERR value is not an integer or out of range/:-1/:-1/:0/:-1/"),
+    ("SET k abc;BITPOS k 1 x;BITPOS k 1 0 1 zz;BITPOS k 1 0 x BIT;BITPOS k 1 0 x zz;BITPOS k 1 x x zz;BITPOS k 1 0 1 BIT x;BITPOS k 1;BITPOS k 0;BITPOS k 1 2;BITPOS k 1 -1;BITPOS k 1 -1 -2", "+OK/-ERR value is not an integer or out of range/-ERR syntax error/-ERR value is not an integer or out of range/-ERR syntax error/-ERR value is not an integer or out of range/-ERR syntax error/:1/:0/:17/:17/:-1/"),
+    ("SET k '';BITPOS k 0;BITPOS k 1;BITPOS k 0 0;BITPOS k 0 0 -1;BITCOUNT k 0 -1;BITCOUNT k", "+OK/:-1/:-1/:-1/:-1/:0/:0/"),
+    ("BITFIELD k SET u8 0 255 SET u8 8 255;BITPOS k 0;BITPOS k 0 0;BITPOS k 0 0 -1;BITPOS k 0 3;BITPOS k 0 -100 -50;BITPOS k 1 10 12 BIT;BITPOS k 0 2 -1 BIT", "*2/:0/:0/:16/:16/:-1/:-1/:-1/:10/:-1/"),
+    ("MSET a abc b defgh;BITOP AND d a b;GETRANGE d 0 2;STRLEN d;BITOP or d a b;GET d;BITOP XOR d a a;STRLEN d;BITOP NOT d a;BITOP NOT a d;GET a", "+OK/:5/$3/``b/:5/:5/$5/egggh/:3/:3/:3/:3/$3/abc/"),
+    ("SET a abc EX 100;BITOP OR a a n;TTL a;BITOP AND a n m;EXISTS a;BITOP NOT a n;BITOP not d a b;BITOP xx d a;BITOP AND d", "+OK/:3/:-1/:0/:0/:0/-ERR BITOP NOT must be called with a single source key./-ERR syntax error/-ERR wrong number of arguments for 'bitop' command/"),
+    ("SET d v;SET e '';BITOP OR d e;EXISTS d", "+OK/+OK/:0/:0/"),
+    ("BITFIELD k INCRBY i5 100 1 GET u4 0;BITFIELD k SET i8 #1 100 GET i8 #1 GET i8 8;STRLEN k", "*2/:1/:0/*3/:0/:100/:100/:14/"),
+    ("BITFIELD k INCRBY u2 100 1 OVERFLOW SAT INCRBY u2 102 1;BITFIELD k INCRBY u2 100 1 OVERFLOW SAT INCRBY u2 102 1;BITFIELD k INCRBY u2 100 1 OVERFLOW SAT INCRBY u2 102 1;BITFIELD k INCRBY u2 100 1 OVERFLOW SAT INCRBY u2 102 1;BITFIELD k OVERFLOW FAIL INCRBY u2 102 1", "*2/:1/:1/*2/:2/:2/*2/:3/:3/*2/:0/:3/*1/$-1/"),
+    ("BITFIELD k OVERFLOW FAIL SET u8 100 256;STRLEN k;BITFIELD k OVERFLOW SAT SET u8 0 -1 SET i8 8 -1000 SET i8 16 1000 GET u8 0 GET i8 8 GET i8 16", "*1/$-1/:14/*6/:0/:0/:0/:255/:-128/:127/"),
+    ("BITFIELD k SET i64 0 9223372036854775807 INCRBY i64 0 1 OVERFLOW SAT INCRBY i64 0 -1 INCRBY i64 0 -9223372036854775808 OVERFLOW FAIL INCRBY i64 0 -1", "*5/:0/:-9223372036854775808/:-9223372036854775808/:-9223372036854775808/$-1/"),
+    ("BITFIELD k SET u63 1 9223372036854775807 INCRBY u63 1 1 OVERFLOW SAT INCRBY u63 1 -1 INCRBY u63 1 9223372036854775807 INCRBY u63 1 1", "*5/:0/:0/:0/:9223372036854775807/:9223372036854775807/"),
+    ("BITFIELD k OVERFLOW SAT SET i10 0 -9223372036854775808 GET i10 0 SET i10 0 -9223372036854775000 GET i10 0;BITFIELD k OVERFLOW SAT SET i63 0 -9223372036854775808 GET i63 0 SET u8 0 -1 GET u8 0", "*4/:0/:511/:511/:-512/*4/:-4611686018427387904/:4611686018427387903/:127/:255/"),
+    ("BITFIELD k get u64 0;BITFIELD k get i65 0;BITFIELD k get i0 0;BITFIELD k get x8 0;BITFIELD k get u8 -1;BITFIELD k get u8 #4611686018427387904;BITFIELD k overflow x;BITFIELD k overflow;BITFIELD k set u8 0;BITFIELD k set u8 0 x;BITFIELD k nope;BITFIELD k get u8 #x;EXISTS k", "-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is./-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is./-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is./-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is./-ERR bit offset is not an integer or out of range/*1/:0/-ERR Invalid OVERFLOW type specified/-ERR syntax error/-ERR syntax error/-ERR value is not an integer or out of range/-ERR syntax error/-ERR bit offset is not an integer or out of range/:0/"),
+    ("BITFIELD_RO k set u8 0 1;BITFIELD_RO k get u8 0;BITFIELD_RO k overflow fail get u8 0;BITFIELD k;BITFIELD k get u8 0 overflow fail;BITFIELD;EXISTS k", "-ERR BITFIELD_RO only supports the GET subcommand/*1/:0/*1/:0/*0/*1/:0/-ERR wrong number of arguments for 'bitfield' command/:0/"),
+    ("SET k v EX 100;WATCH k;BITFIELD k get u8 0;BITFIELD k set u8 0 118;MULTI;TTL k;EXEC", "+OK/+OK/*1/:118/*1/:118/+OK/+QUEUED/*1/:100/"),
+    ("MULTI;SETBIT k 1 1;BITCOUNT k;BITOP NOT d k;BITPOS d 0;BITFIELD k GET u8 0;EXEC", "+OK/+QUEUED/+QUEUED/+QUEUED/+QUEUED/+QUEUED/*5/:0/:1/:1/:1/*1/:64/"),
+    ("COMMAND GETKEYSANDFLAGS bitop and d a b", "*3/*2/$1/d/*2/+OW/+update/*2/$1/a/*2/+RO/+access/*2/$1/b/*2/+RO/+access/"),
+    ("COMMAND GETKEYSANDFLAGS bitfield k get u8 0", "*1/*2/$1/k/*2/+RO/+access/"),
+    ("COMMAND GETKEYSANDFLAGS bitfield k set u8 0 1", "*1/*2/$1/k/*3/+RW/+access/+update/"),
+    ("COMMAND INFO bitop bitfield", "*2/*10/$5/bitop/:-4/*2/+write/+denyoom/:2/:-1/:1/*3/+@write/+@bitmap/+@slow/*0/*2/*6/$5/flags/*2/+OW/+update/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:2/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:0/$7/keystep/:1/$5/limit/:0/*6/$5/flags/*2/+RO/+access/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:3/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:-1/$7/keystep/:1/$5/limit/:0/*0/*10/$8/bitfield/:-2/*2/+write/+denyoom/:1/:1/:1/*3/+@write/+@bitmap/+@slow/*0/*1/*8/$5/notes/$59/This command allows both access and modification of the key/$5/flags/*4/+RW/+access/+update/+variable_flags/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:1/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:0/$7/keystep/:1/$5/limit/:0/*0/"),
+];
