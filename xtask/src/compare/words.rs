@@ -47,6 +47,13 @@ pub(super) const TEMPLATES: &[&str] = &[
     "BITFIELD $key ; GET $field $bit ; SET $field $bit $int ; INCRBY $field $bit $int ; OVERFLOW $overflow",
     "BITFIELD $key ; GET $field $bit ; SET $field $bit $int ; INCRBY $field $bit $int ; OVERFLOW $overflow",
     "BITFIELD_RO $key ; GET $field $bit ; GET $field $bit ; SET $field $bit $int",
+    "PFADD $hll",
+    "PFADD $hll $elements",
+    "PFADD $hll $elements",
+    "PFCOUNT $hll",
+    "PFCOUNT $hlls",
+    "PFMERGE $hlls",
+    "GET $hll",
     "EXPIRE $key $secs ; NX ; XX ; GT ; LT",
     "PEXPIRE $key $ms ; NX ; XX ; GT ; LT",
     "EXPIREAT $key $at ; NX ; XX ; GT ; LT",
@@ -331,6 +338,9 @@ const FIELDS: &[&str] = &[
     "u64", "i65", "i0", "u0", "x8", "", "u", "u-1", "U8", "i8x",
 ];
 
+/// Keys that mostly hold HyperLogLogs.
+const HYPERLOGLOGS: &[&str] = &["h1", "h1", "h1", "h2", "h2", "h3", "a"];
+
 /// Amounts of time so long that none of them passes during a case.
 const SECONDS: &[&str] = &[
     "100000",
@@ -527,6 +537,7 @@ pub(super) const CLASSES: &[(&str, &[&str])] = &[
     ("offset", OFFSETS),
     ("bit", BITS),
     ("field", FIELDS),
+    ("hll", HYPERLOGLOGS),
     ("onebit", &["0", "1", "0", "1", "2", "-1", "x", ""]),
     ("overflow", &["WRAP", "SAT", "FAIL", "sat", "fail", "x", ""]),
     ("pattern", PATTERNS),

@@ -13,10 +13,10 @@
 //! A command's function appends its reply to `ctx.out`, or returns a `CommandError`. In that case the bytes it has
 //! appended are removed, and the error is the reply. The invariants SRV-CMD-1 and SRV-CMD-2 are in [`execute`].
 //!
-//! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`keys`],
+//! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
 //!   [`expiry`], [`transactions`], [`connection`], [`client`], [`command`], [`config`],
 //!   [`info`], [`server`]. A family of a new data type is a file beside them.
-//! * What families compute with: [`values`] (whole strings), [`long_double`], [`big_natural`].
+//! * What families compute with: [`values`] (whole strings), [`long_double`], [`big_natural`], [`hll`].
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
@@ -35,6 +35,8 @@ mod dispatch;
 mod error;
 mod execute;
 mod expiry;
+mod hll;
+mod hyperloglog;
 mod info;
 mod keys;
 mod lcs;

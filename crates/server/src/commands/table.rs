@@ -6,8 +6,8 @@ use super::context::command_row::flag::*;
 use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIRS, TWO};
 use super::context::command_table::CommandTable;
 use super::{
-    bitfield, bits, client, command, config, connection, counters, expiry, info, keys, lcs, ranges,
-    server, strings, transactions,
+    bitfield, bits, client, command, config, connection, counters, expiry, hyperloglog, info, keys,
+    lcs, ranges, server, strings, transactions,
 };
 
 /// All commands.
@@ -185,6 +185,21 @@ static ROWS: &[Command] = rows! {
         arity: -2, flags: READONLY | FAST, keys: ONE, access: "RO access",
         acl: "@bitmap", group: "bitmap", since: "6.0.0", run: bitfield::bitfield_ro,
         summary: "Reads integers of any width inside a value.",
+    }
+    "pfadd" {
+        arity: -2, flags: WRITE | DENYOOM | FAST, keys: ONE, access: "RW insert",
+        acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: hyperloglog::pfadd,
+        summary: "Adds elements to a HyperLogLog.",
+    }
+    "pfcount" {
+        arity: -2, flags: READONLY, keys: ALL, access: "RW access",
+        acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: hyperloglog::pfcount,
+        summary: "Estimates how many different elements HyperLogLogs have together.",
+    }
+    "pfmerge" {
+        arity: -2, flags: WRITE | DENYOOM, keys: ALL, access: "RW access insert|RO access",
+        acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: hyperloglog::pfmerge,
+        summary: "Merges HyperLogLogs into one.",
     }
     "del" {
         arity: -2, flags: WRITE, keys: ALL, access: "RM delete",

@@ -87,3 +87,24 @@ const BITS: &[(&str, &str)] = &[
     ("COMMAND GETKEYSANDFLAGS bitfield k set u8 0 1", "*1/*2/$1/k/*3/+RW/+access/+update/"),
     ("COMMAND INFO bitop bitfield", "*2/*10/$5/bitop/:-4/*2/+write/+denyoom/:2/:-1/:1/*3/+@write/+@bitmap/+@slow/*0/*2/*6/$5/flags/*2/+OW/+update/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:2/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:0/$7/keystep/:1/$5/limit/:0/*6/$5/flags/*2/+RO/+access/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:3/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:-1/$7/keystep/:1/$5/limit/:0/*0/*10/$8/bitfield/:-2/*2/+write/+denyoom/:1/:1/:1/*3/+@write/+@bitmap/+@slow/*0/*1/*8/$5/notes/$59/This command allows both access and modification of the key/$5/flags/*4/+RW/+access/+update/+variable_flags/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:1/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:0/$7/keystep/:1/$5/limit/:0/*0/"),
 ];
+
+#[test]
+fn hyperloglogs_reply_as_in_redis() {
+    agree(HYPERLOGLOGS);
+}
+
+#[rustfmt::skip]
+const HYPERLOGLOGS: &[(&str, &str)] = &[
+    ("PFADD k;PFADD k;PFCOUNT k;STRLEN k", ":1/:0/:0/:18/"),
+    ("PFADD k a b c d e f g;PFCOUNT k;PFADD k a;PFADD k h;PFCOUNT k;PFCOUNT n;STRLEN k", ":1/:7/:0/:1/:8/:0/:41/"),
+    ("PFADD a 1 2 3;PFADD b 3 4 5;PFCOUNT a b;PFCOUNT a b n;PFMERGE c a b;PFCOUNT c;PFMERGE a b;PFCOUNT a;PFMERGE d n;PFCOUNT d;PFMERGE e;EXISTS e", ":1/:1/:5/:5/+OK/:5/+OK/:5/+OK/:0/+OK/:1/"),
+    ("SET k abc;PFADD k x;PFCOUNT k;PFMERGE k;PFCOUNT n k;PFMERGE d k;EXISTS d;PFADD;PFCOUNT;PFMERGE", "+OK/-WRONGTYPE Key is not a valid HyperLogLog string value./-WRONGTYPE Key is not a valid HyperLogLog string value./-WRONGTYPE Key is not a valid HyperLogLog string value./-WRONGTYPE Key is not a valid HyperLogLog string value./-WRONGTYPE Key is not a valid HyperLogLog string value./:0/-ERR wrong number of arguments for 'pfadd' command/-ERR wrong number of arguments for 'pfcount' command/-ERR wrong number of arguments for 'pfmerge' command/"),
+    ("SET k HYLLxxxxxxxxxxxxxxxx;PFADD k a;SET k HYLL;PFCOUNT k", "+OK/-WRONGTYPE Key is not a valid HyperLogLog string value./+OK/-WRONGTYPE Key is not a valid HyperLogLog string value./"),
+    ("PFADD k a;EXPIRE k 100;PFADD k b;PFCOUNT k;PFMERGE k n;TTL k", ":1/:1/:1/:2/+OK/:100/"),
+    ("PFADD k a;PFCOUNT k;WATCH k;PFCOUNT k;MULTI;PING;EXEC;WATCH k;PFADD k a;MULTI;PING;EXEC", ":1/:1/+OK/:1/+OK/+QUEUED/*1/+PONG/+OK/:0/+OK/+QUEUED/*1/+PONG/"),
+    ("PFADD k a;WATCH k;PFCOUNT k;MULTI;PING;EXEC", ":1/+OK/:1/+OK/+QUEUED/*-1/"),
+    ("MULTI;PFADD k a b;PFCOUNT k;PFCOUNT k n;PFMERGE d k;EXEC", "+OK/+QUEUED/+QUEUED/+QUEUED/+QUEUED/*4/:1/:2/:2/+OK/"),
+    ("PFADD k a b c;PFCOUNT k;BITCOUNT k;BITPOS k 1 5;PFADD k 1 2 3 4 5;BITCOUNT k;STRLEN k", ":1/:3/:50/:70/:1/:89/:42/"),
+    ("COMMAND INFO pfcount pfmerge pfadd", "*3/*10/$7/pfcount/:-2/*1/+readonly/:1/:-1/:1/*3/+@read/+@hyperloglog/+@slow/*0/*1/*8/$5/notes/$90/RW because it may change the internal representation of the key, and propagate to replicas/$5/flags/*2/+RW/+access/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:1/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:-1/$7/keystep/:1/$5/limit/:0/*0/*10/$7/pfmerge/:-2/*2/+write/+denyoom/:1/:-1/:1/*3/+@write/+@hyperloglog/+@slow/*0/*2/*6/$5/flags/*3/+RW/+access/+insert/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:1/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:0/$7/keystep/:1/$5/limit/:0/*6/$5/flags/*2/+RO/+access/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:2/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:-1/$7/keystep/:1/$5/limit/:0/*0/*10/$5/pfadd/:-2/*3/+write/+denyoom/+fast/:1/:1/:1/*3/+@write/+@hyperloglog/+@fast/*0/*1/*6/$5/flags/*2/+RW/+insert/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:1/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:0/$7/keystep/:1/$5/limit/:0/*0/"),
+    ("COMMAND GETKEYSANDFLAGS pfmerge d a b", "*3/*2/$1/d/*3/+RW/+access/+insert/*2/$1/a/*2/+RO/+access/*2/$1/b/*2/+RO/+access/"),
+];
