@@ -272,7 +272,7 @@ impl Generator {
         let sub = parts.next().filter(|sub| !sub.starts_with('$'));
         let name = match (self.random.below(4), sub) {
             (0, _) => "client|nope".to_owned(),
-            (1 | 2, Some(sub)) if ["CLIENT", "CONFIG", "COMMAND"].contains(&name) => {
+            (1 | 2, Some(sub)) if ["CLIENT", "CONFIG", "COMMAND", "OBJECT"].contains(&name) => {
                 format!("{name}|{sub}")
             }
             (3, Some(sub)) => format!("{name}|{sub}|x"),

@@ -14,7 +14,7 @@
 //! appended are removed, and the error is the reply. The invariants SRV-CMD-1 and SRV-CMD-2 are in [`execute`].
 //!
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
-//!   [`expiry`], [`transactions`], [`connection`], [`client`], [`command`], [`config`],
+//!   [`moves`], [`object`], [`expiry`], [`transactions`], [`connection`], [`client`], [`command`], [`config`],
 //!   [`info`], [`server`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`big_natural`], [`hll`].
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
@@ -44,6 +44,8 @@ mod long;
 mod long_double;
 mod lookup;
 pub(crate) mod memcached;
+mod moves;
+mod object;
 pub(crate) mod pipeline;
 mod ranges;
 mod server;

@@ -3,11 +3,11 @@
 //! A row names only what differs from [`PLAIN`]. Its fields are those of [`Command`].
 
 use super::context::command_row::flag::*;
-use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIRS, TWO};
+use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIRS, SECOND, TWO};
 use super::context::command_table::CommandTable;
 use super::{
     bitfield, bits, client, command, config, connection, counters, expiry, hyperloglog, info, keys,
-    lcs, ranges, server, strings, transactions,
+    lcs, moves, object, ranges, server, strings, transactions,
 };
 
 /// All commands.
@@ -200,6 +200,37 @@ static ROWS: &[Command] = rows! {
         arity: -2, flags: WRITE | DENYOOM, keys: ALL, access: "RW access insert|RO access",
         acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: hyperloglog::pfmerge,
         summary: "Merges HyperLogLogs into one.",
+    }
+    "rename" {
+        arity: 3, flags: WRITE, keys: TWO, access: "RW access delete|OW update",
+        acl: "@keyspace", group: "generic", since: "1.0.0", run: moves::rename,
+        summary: "Renames a key and replaces the new name's value.",
+    }
+    "renamenx" {
+        arity: 3, flags: WRITE | FAST, keys: TWO, access: "RW access delete|OW insert",
+        acl: "@keyspace", group: "generic", since: "1.0.0", run: moves::renamenx,
+        summary: "Renames a key if the new name has no value.",
+    }
+    "copy" {
+        arity: -3, flags: WRITE | DENYOOM, keys: TWO, access: "RO access|OW update",
+        acl: "@keyspace", group: "generic", since: "6.2.0", run: moves::copy,
+        summary: "Copies a value to another key, of this or another database.",
+    }
+    "move" {
+        arity: 3, flags: WRITE | FAST, keys: ONE, access: "RW access update",
+        acl: "@keyspace", group: "generic", since: "1.0.0", run: moves::move_key,
+        summary: "Moves a key to another database.",
+    }
+    "randomkey" {
+        arity: 1, flags: READONLY | MAY_WALK,
+        acl: "@keyspace", group: "generic", since: "1.0.0", run: keys::randomkey,
+        tips: "request_policy:all_shards nondeterministic_output",
+        summary: "Returns a random key.",
+    }
+    "object" {
+        arity: -2,
+        group: "generic", since: "2.2.3", run: server::container, subcommands: OBJECT,
+        summary: "Commands about the representation of values.",
     }
     "del" {
         arity: -2, flags: WRITE, keys: ALL, access: "RM delete",
@@ -400,6 +431,39 @@ static ROWS: &[Command] = rows! {
         arity: -1, flags: ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,
         group: "server", since: "1.0.0", run: server::shutdown,
         summary: "Stops the server; acknowledged writes are durable.",
+    }
+};
+
+/// Subcommands of OBJECT.
+static OBJECT: &[Command] = rows! {
+    "object|encoding" {
+        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
+        acl: "@keyspace", group: "generic", since: "2.2.3", run: object::encoding,
+        tips: "nondeterministic_output",
+        summary: "Returns how Redis would store a value.",
+    }
+    "object|freq" {
+        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
+        acl: "@keyspace", group: "generic", since: "4.0.0", run: object::freq,
+        tips: "nondeterministic_output",
+        summary: "Returns how often a key is used, if an LFU policy is selected.",
+    }
+    "object|idletime" {
+        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
+        acl: "@keyspace", group: "generic", since: "2.2.3", run: object::idletime,
+        tips: "nondeterministic_output",
+        summary: "Returns the seconds since a key was last used.",
+    }
+    "object|refcount" {
+        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
+        acl: "@keyspace", group: "generic", since: "2.2.3", run: object::refcount,
+        tips: "nondeterministic_output",
+        summary: "Returns how many references a value has.",
+    }
+    "object|help" {
+        arity: 2, flags: LOADING | STALE,
+        acl: "@keyspace", group: "generic", since: "6.2.0", run: object::help,
+        summary: "Lists the subcommands of OBJECT.",
     }
 };
 

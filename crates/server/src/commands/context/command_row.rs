@@ -37,6 +37,12 @@ pub(in crate::commands) const TWO: KeyArgs = KeyArgs {
     last: 2,
     step: 1,
 };
+/// The second argument.
+pub(in crate::commands) const SECOND: KeyArgs = KeyArgs {
+    first: 2,
+    last: 2,
+    step: 1,
+};
 /// All arguments from the second on.
 pub(in crate::commands) const ALL_FROM_SECOND: KeyArgs = KeyArgs {
     first: 2,
