@@ -214,6 +214,19 @@ impl Generator {
                 }
                 self.key()
             }
+            "hlls" => {
+                for _ in 0..self.random.below(4) {
+                    self.fill_class("hll", words, may_sleep);
+                }
+                return self.fill_class("hll", words, may_sleep);
+            }
+            "elements" => {
+                // Many elements at once make the value dense.
+                let count = *self.random.pick(&[1, 2, 3, 10, 100, 1500]);
+                let first = self.random.below(1_000_000);
+                words.extend((first..first + count).map(|n| RequestWord::of(&n.to_string())));
+                return;
+            }
             "pairs" => {
                 for _ in 0..self.random.below(3) {
                     let pair = [self.key(), self.value()];
@@ -259,7 +272,7 @@ impl Generator {
         let sub = parts.next().filter(|sub| !sub.starts_with('$'));
         let name = match (self.random.below(4), sub) {
             (0, _) => "client|nope".to_owned(),
-            (1 | 2, Some(sub)) if ["CLIENT", "CONFIG", "COMMAND"].contains(&name) => {
+            (1 | 2, Some(sub)) if ["CLIENT", "CONFIG", "COMMAND", "OBJECT"].contains(&name) => {
                 format!("{name}|{sub}")
             }
             (3, Some(sub)) => format!("{name}|{sub}|x"),

@@ -51,6 +51,11 @@ const RULES: &[DifferenceRule] = &[
         order,
     ),
     rule("each server has its own cursors of SCAN", cursor),
+    rule("RANDOMKEY picks any key", random_key),
+    rule(
+        "OBJECT describes a string as SET would have stored it, and as just used",
+        representation,
+    ),
     rule("each server assigns its own client numbers", client_number),
     rule("an error quotes an address or a client number", quoted),
     rule(
@@ -162,6 +167,21 @@ fn cursor(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
         _ => false,
     };
     asked.word(0) == b"scan" && !whole && shaped(redis) && shaped(farbank)
+}
+
+fn random_key(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    asked.word(0) == b"randomkey" && redis.text().is_some() && farbank.text().is_some()
+}
+
+fn representation(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let are_texts = redis.text().is_some() && farbank.text().is_some();
+    let are_numbers = redis.integer().is_some() && farbank.integer().is_some();
+    asked.word(0) == b"object"
+        && match asked.word(1).as_slice() {
+            b"encoding" => are_texts,
+            b"refcount" | b"idletime" => are_numbers,
+            _ => false,
+        }
 }
 
 fn client_number(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {

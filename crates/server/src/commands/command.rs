@@ -104,6 +104,8 @@ fn categories(command: &Command) -> Vec<&'static str> {
         ("@read", command.is(flag::READONLY)),
         ("@write", command.is(flag::WRITE)),
         ("@string", false),
+        ("@bitmap", false),
+        ("@hyperloglog", false),
         ("@admin", admin),
         (speed, true),
         ("@dangerous", admin),
@@ -117,25 +119,55 @@ fn categories(command: &Command) -> Vec<&'static str> {
     all
 }
 
+/// How a request of the command accesses each of its keys: one word list for each key specification. The last one
+/// counts for all further keys.
+fn accesses(command: &Command) -> Vec<&'static str> {
+    command.access.split('|').map(str::trim).collect()
+}
+
 /// Appends the key specifications: where the keys are and how they are accessed.
 fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
     if command.keys.first == 0 {
         return reply::set(out, resp, 0);
     }
+    let accesses = accesses(command);
+    reply::set(out, resp, accesses.len());
+    for (at, access) in (0..).zip(&accesses) {
+        let is_last = usize::try_from(at).is_ok_and(|at: usize| at + 1 == accesses.len());
+        let last = match command.keys.last {
+            _ if !is_last => 0,
+            last if last < 0 => last,
+            last => last - command.keys.first - at,
+        };
+        key_spec(out, resp, command, access, (command.keys.first + at, last));
+    }
+}
+
+/// Appends one key specification: `index` is the position of its first key, `last` the distance to its last one.
+fn key_spec(
+    out: &mut ReplyBuffer,
+    resp: RespVersion,
+    command: &Command,
+    access: &str,
+    (index, last): (i64, i64),
+) {
     let text = |out: &mut ReplyBuffer, text: &str| reply::bulk(out, text.as_bytes());
     let note = match command.name {
         "set" => Some("RW and ACCESS due to the optional `GET` argument"),
         "getex" => Some("RW and UPDATE because it changes the TTL"),
+        "bitfield" => Some("This command allows both access and modification of the key"),
+        "pfcount" => Some(
+            "RW because it may change the internal representation of the key, and propagate to replicas",
+        ),
         _ => None,
     };
-    reply::set(out, resp, 1);
     reply::map(out, resp, 3 + usize::from(note.is_some()));
     if let Some(note) = note {
         text(out, "notes");
         text(out, note);
     }
     text(out, "flags");
-    let access: Vec<_> = command.access.split_whitespace().collect();
+    let access: Vec<_> = access.split_whitespace().collect();
     reply::set(out, resp, access.len());
     for word in access {
         reply::simple(out, word);
@@ -147,18 +179,13 @@ fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
     text(out, "spec");
     reply::map(out, resp, 1);
     text(out, "index");
-    reply::integer(out, command.keys.first);
+    reply::integer(out, index);
     text(out, "find_keys");
     reply::map(out, resp, 2);
     text(out, "type");
     text(out, "range");
     text(out, "spec");
     reply::map(out, resp, 3);
-    let last = if command.keys.last < 0 {
-        command.keys.last
-    } else {
-        0
-    };
     for (name, value) in [
         ("lastkey", last),
         ("keystep", command.keys.step),
@@ -283,16 +310,18 @@ pub(super) fn getkeysandflags(
     args: Args<'_>,
 ) -> Result<(), CommandError> {
     let (command, positions) = inner(ctx.client.table, args)?;
-    // Whether SET reads depends on its options.
-    let returns_old = args.from(5).any(|option| text::is_option(option, "get"));
-    let access = match command.name {
-        "set" if !returns_old => "OW update",
-        "set" => "RW access update",
-        _ => command.access,
+    let accesses = match command.name {
+        "set" => vec![set_access(args.rest(2))],
+        "bitfield" => vec![bitfield_access(args.rest(2))],
+        _ => accesses(command),
     };
-    let access: Vec<_> = access.split_whitespace().collect();
     reply::array(ctx.out, positions.len());
-    for at in positions {
+    for (index, at) in positions.into_iter().enumerate() {
+        let access = accesses.get(index).or(accesses.last());
+        let access: Vec<_> = access
+            .map_or(&"", |access| access)
+            .split_whitespace()
+            .collect();
         reply::array(ctx.out, 2);
         reply::bulk(ctx.out, args.at(at));
         reply::set(ctx.out, ctx.client.resp, access.len());
@@ -301,6 +330,30 @@ pub(super) fn getkeysandflags(
         }
     }
     Ok(())
+}
+
+/// How a SET accesses its key: whether it reads depends on its options.
+fn set_access(request: Args<'_>) -> &'static str {
+    let returns_old = request.from(3).any(|option| text::is_option(option, "get"));
+    if returns_old {
+        "RW access update"
+    } else {
+        "OW update"
+    }
+}
+
+/// How a BITFIELD accesses its key: with GET and OVERFLOW only, it reads.
+fn bitfield_access(request: Args<'_>) -> &'static str {
+    let mut at = 2;
+    while let Some(operation) = request.get(at) {
+        let left = request.len() - at - 1;
+        match text::option(operation).as_slice() {
+            b"get" if left >= 2 => at += 3,
+            b"overflow" if left >= 1 => at += 2,
+            _ => return "RW access update",
+        }
+    }
+    "RO access"
 }
 
 /// Replies with help lines about the subcommands of `container`.

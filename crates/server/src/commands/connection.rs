@@ -1,11 +1,9 @@
 //! Commands about the connection: PING ECHO SELECT HELLO AUTH RESET QUIT.
 
-use farbank_store::DATABASES;
-
 use super::client;
 use super::context::CommandContext;
 use super::context::client_state::ReplyMode;
-use super::error::{CommandError, NOT_INTEGER, SYNTAX};
+use super::error::{CommandError, SYNTAX};
 use super::text;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, RespVersion, reply};
@@ -31,16 +29,7 @@ pub(super) fn echo(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
 
 /// `SELECT index`
 pub(super) fn select(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let index = parse_i64(args.at(1)).ok_or(NOT_INTEGER)?;
-    if i32::try_from(index).is_err() {
-        let (low, high) = (i32::MIN, i32::MAX);
-        let text = format!("ERR value is out of range, value must between {low} and {high}");
-        return Err(CommandError::Detailed(text.into_bytes()));
-    }
-    let db = u8::try_from(index)
-        .ok()
-        .filter(|&db| usize::from(db) < DATABASES);
-    ctx.client.db = db.ok_or(CommandError::Fixed("ERR DB index is out of range"))?;
+    ctx.client.db = text::database(args.at(1))?;
     reply::ok(ctx.out);
     Ok(())
 }

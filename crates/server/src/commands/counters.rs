@@ -1,9 +1,10 @@
-//! Counters: INCR DECR INCRBY DECRBY.
+//! Counters: INCR DECR INCRBY DECRBY INCRBYFLOAT.
 
 use farbank_store::UpdateDecision;
 
 use super::context::CommandContext;
 use super::error::{CommandError, NOT_INTEGER, WRONG_TYPE};
+use super::long_double::LongDouble;
 use super::strings::STRING;
 use crate::protocol::resp::number::{DecimalText, parse_i64};
 use crate::protocol::resp::{Args, reply};
@@ -60,5 +61,42 @@ fn add(ctx: &mut CommandContext<'_>, key: &[u8], by: i64) -> Result<(), CommandE
         }
     })?;
     reply::integer(ctx.out, outcome?);
+    Ok(())
+}
+
+/// `INCRBYFLOAT key by`
+pub(super) fn incrbyfloat(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+) -> Result<(), CommandError> {
+    const NOT_FLOAT: CommandError = CommandError::Fixed("ERR value is not a valid float");
+    const NOT_FINITE: CommandError =
+        CommandError::Fixed("ERR increment would produce NaN or Infinity");
+    let key = ctx.key(args.at(1));
+    ctx.refuse_long_value(key)?;
+    let by = LongDouble::parse(args.at(2));
+    let mut outcome = Err(NOT_FLOAT);
+    ctx.update(key, &mut |item| {
+        let old = match item {
+            None => LongDouble::parse(b"0").ok_or(NOT_FLOAT),
+            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
+            Some(item) => LongDouble::parse(item.bytes).ok_or(NOT_FLOAT),
+        };
+        outcome = old.and_then(|old| {
+            let sum = old.plus(by.ok_or(NOT_FLOAT)?).ok_or(NOT_FINITE)?;
+            Ok(sum.text())
+        });
+        let Ok(new) = &outcome else {
+            return UpdateDecision::Keep;
+        };
+        let meta = item.map(|i| i.meta).unwrap_or_default();
+        UpdateDecision::Put {
+            bytes: new.as_bytes().to_vec(),
+            expires_ms: meta.expires_ms,
+            flags: meta.flags,
+            kind: STRING,
+        }
+    })?;
+    reply::bulk(ctx.out, outcome?.as_bytes());
     Ok(())
 }

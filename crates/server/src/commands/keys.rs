@@ -1,4 +1,6 @@
-//! Commands about keys of any type: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS DBSIZE FLUSHALL FLUSHDB.
+//! Commands about keys of any type: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS RANDOMKEY DBSIZE FLUSHALL FLUSHDB.
+
+use std::hash::{BuildHasher, RandomState};
 
 use farbank_store::{GroupDecision, Key};
 
@@ -210,6 +212,47 @@ pub(super) fn keys(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     reply::array(ctx.out, keys.len());
     for key in &keys {
         reply::bulk(ctx.out, key);
+    }
+    Ok(())
+}
+
+/// Returns a number below `end` that clients cannot predict.
+fn random_below(end: u64) -> u64 {
+    // Each state has random keys.
+    RandomState::new().hash_one(0_u8) % end.max(1)
+}
+
+/// `RANDOMKEY`. Replies with one of the keys that a scan finds after a random cursor.
+pub(super) fn randomkey(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    /// Scan steps of a worker. Other databases, or expired keys, may fill many steps.
+    const SHORT_STEPS: usize = 32;
+    /// Keys per step.
+    const KEYS: usize = 16;
+    let (db, threads) = (ctx.client.db, ctx.shared.threads);
+    if ctx.session()?.len(db)? == 0 {
+        reply::null(ctx.out, ctx.client.resp);
+        return Ok(());
+    }
+    // An index has at least 4 bytes for each place where a scan can begin.
+    let mut cursor = random_below(ctx.shared.store.stats().index_bytes / 4);
+    let (mut found, mut steps, mut ends) = (Vec::new(), 0, 0);
+    // The second end is reached after a whole round.
+    while found.is_empty() && ends < 2 {
+        if steps == SHORT_STEPS && !ctx.executes_long {
+            return Err(CommandError::Long);
+        }
+        if threads.is_stopping() {
+            return Err(STOPPING);
+        }
+        cursor = ctx.session()?.scan(db, cursor, KEYS, &mut |key, _| {
+            found.push(key.to_vec());
+        })?;
+        steps += 1;
+        ends += usize::from(cursor == 0);
+    }
+    match found.get(random_below(found.len() as u64) as usize) {
+        Some(key) => reply::bulk(ctx.out, key),
+        None => reply::null(ctx.out, ctx.client.resp),
     }
     Ok(())
 }

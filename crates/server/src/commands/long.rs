@@ -76,7 +76,7 @@ fn walks(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bool {
                         || is_option(option, "match") && value.len() > PATTERN_BYTES
                 })
         }
-        "dbsize" => waits(),
+        "dbsize" | "randomkey" => waits(),
         "client" => is_option(args.at(1), "list") && shared.clients.count() > CLIENTS,
         _ => false,
     }

@@ -13,13 +13,18 @@
 //! A command's function appends its reply to `ctx.out`, or returns a `CommandError`. In that case the bytes it has
 //! appended are removed, and the error is the reply. The invariants SRV-CMD-1 and SRV-CMD-2 are in [`execute`].
 //!
-//! * Families: [`strings`], [`counters`], [`keys`], [`expiry`], [`transactions`], [`connection`], [`client`],
-//!   [`command`], [`config`], [`info`], [`server`]. A family of a new data type is a file beside them.
+//! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
+//!   [`moves`], [`object`], [`expiry`], [`transactions`], [`connection`], [`client`], [`command`], [`config`],
+//!   [`info`], [`server`]. A family of a new data type is a file beside them.
+//! * What families compute with: [`values`] (whole strings), [`long_double`], [`big_natural`], [`hll`].
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
 //! * [`long`]: which requests the thread of long requests executes.
 
+mod big_natural;
+mod bitfield;
+mod bits;
 mod client;
 mod command;
 mod config;
@@ -30,14 +35,22 @@ mod dispatch;
 mod error;
 mod execute;
 mod expiry;
+mod hll;
+mod hyperloglog;
 mod info;
 mod keys;
+mod lcs;
 mod long;
+mod long_double;
 mod lookup;
 pub(crate) mod memcached;
+mod moves;
+mod object;
 pub(crate) mod pipeline;
+mod ranges;
 mod server;
 mod strings;
 pub(crate) mod table;
 mod text;
 mod transactions;
+mod values;

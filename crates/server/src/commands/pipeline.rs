@@ -120,8 +120,11 @@ fn look_ahead(
     for (index, slot) in window[..count].iter_mut().enumerate() {
         let args = parser.args(input, index);
         *slot = COMMANDS.find(args.at(0));
-        if slot.is_some_and(|command| command.keys.first > 0) {
-            keys[found].bytes = args.at(1);
+        let first = slot.map_or(0, |command| command.keys.first);
+        if let Ok(first) = usize::try_from(first)
+            && first > 0
+        {
+            keys[found].bytes = args.at(first);
             found += 1;
             reads |= slot.is_some_and(|command| command.flags & flag::READONLY != 0);
         }

@@ -3,11 +3,11 @@
 //! A row names only what differs from [`PLAIN`]. Its fields are those of [`Command`].
 
 use super::context::command_row::flag::*;
-use super::context::command_row::{ALL, Command, NONE, ONE, PAIRS};
+use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIRS, SECOND, TWO};
 use super::context::command_table::CommandTable;
 use super::{
-    client, command, config, connection, counters, expiry, info, keys, server, strings,
-    transactions,
+    bitfield, bits, client, command, config, connection, counters, expiry, hyperloglog, info, keys,
+    lcs, moves, object, ranges, server, strings, transactions,
 };
 
 /// All commands.
@@ -125,6 +125,112 @@ static ROWS: &[Command] = rows! {
         arity: 3, flags: WRITE | DENYOOM | FAST, keys: ONE, access: "RW access update",
         acl: "@string", group: "string", since: "1.0.0", run: counters::decrby,
         summary: "Subtracts from a number.",
+    }
+    "incrbyfloat" {
+        arity: 3, flags: WRITE | DENYOOM | FAST, keys: ONE, access: "RW access update",
+        acl: "@string", group: "string", since: "2.6.0", run: counters::incrbyfloat,
+        summary: "Adds to a floating-point number.",
+    }
+    "getrange" {
+        arity: 4, flags: READONLY, keys: ONE, access: "RO access",
+        acl: "@string", group: "string", since: "2.4.0", run: ranges::getrange,
+        summary: "Returns a part of a value.",
+    }
+    "substr" {
+        arity: 4, flags: READONLY, keys: ONE, access: "RO access",
+        acl: "@string", group: "string", since: "1.0.0", run: ranges::getrange,
+        summary: "Returns a part of a value, as GETRANGE does.",
+    }
+    "setrange" {
+        arity: 4, flags: WRITE | DENYOOM, keys: ONE, access: "RW update",
+        acl: "@string", group: "string", since: "2.2.0", run: ranges::setrange,
+        summary: "Overwrites a part of a value; zeros fill a gap before it.",
+    }
+    "lcs" {
+        arity: -3, flags: READONLY, keys: TWO, access: "RO access",
+        acl: "@string", group: "string", since: "7.0.0", run: lcs::lcs,
+        summary: "Returns the longest common subsequence of two values.",
+    }
+    "setbit" {
+        arity: 4, flags: WRITE | DENYOOM, keys: ONE, access: "RW access update",
+        acl: "@bitmap", group: "bitmap", since: "2.2.0", run: bits::setbit,
+        summary: "Sets or clears a bit of a value and returns its old state.",
+    }
+    "getbit" {
+        arity: 3, flags: READONLY | FAST, keys: ONE, access: "RO access",
+        acl: "@bitmap", group: "bitmap", since: "2.2.0", run: bits::getbit,
+        summary: "Returns a bit of a value.",
+    }
+    "bitcount" {
+        arity: -2, flags: READONLY, keys: ONE, access: "RO access",
+        acl: "@bitmap", group: "bitmap", since: "2.6.0", run: bits::bitcount,
+        summary: "Returns how many bits of a value, or of a part of it, are 1.",
+    }
+    "bitpos" {
+        arity: -3, flags: READONLY, keys: ONE, access: "RO access",
+        acl: "@bitmap", group: "bitmap", since: "2.8.7", run: bits::bitpos,
+        summary: "Returns the position of the first bit that is 0 or 1.",
+    }
+    "bitop" {
+        arity: -4, flags: WRITE | DENYOOM, keys: ALL_FROM_SECOND, access: "OW update|RO access",
+        acl: "@bitmap", group: "bitmap", since: "2.6.0", run: bits::bitop,
+        summary: "Combines values bit by bit and stores the result.",
+    }
+    "bitfield" {
+        arity: -2, flags: WRITE | DENYOOM, keys: ONE, access: "RW access update variable_flags",
+        acl: "@bitmap", group: "bitmap", since: "3.2.0", run: bitfield::bitfield,
+        summary: "Reads and writes integers of any width inside a value.",
+    }
+    "bitfield_ro" {
+        arity: -2, flags: READONLY | FAST, keys: ONE, access: "RO access",
+        acl: "@bitmap", group: "bitmap", since: "6.0.0", run: bitfield::bitfield_ro,
+        summary: "Reads integers of any width inside a value.",
+    }
+    "pfadd" {
+        arity: -2, flags: WRITE | DENYOOM | FAST, keys: ONE, access: "RW insert",
+        acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: hyperloglog::pfadd,
+        summary: "Adds elements to a HyperLogLog.",
+    }
+    "pfcount" {
+        arity: -2, flags: READONLY, keys: ALL, access: "RW access",
+        acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: hyperloglog::pfcount,
+        summary: "Estimates how many different elements HyperLogLogs have together.",
+    }
+    "pfmerge" {
+        arity: -2, flags: WRITE | DENYOOM, keys: ALL, access: "RW access insert|RO access",
+        acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: hyperloglog::pfmerge,
+        summary: "Merges HyperLogLogs into one.",
+    }
+    "rename" {
+        arity: 3, flags: WRITE, keys: TWO, access: "RW access delete|OW update",
+        acl: "@keyspace", group: "generic", since: "1.0.0", run: moves::rename,
+        summary: "Renames a key and replaces the new name's value.",
+    }
+    "renamenx" {
+        arity: 3, flags: WRITE | FAST, keys: TWO, access: "RW access delete|OW insert",
+        acl: "@keyspace", group: "generic", since: "1.0.0", run: moves::renamenx,
+        summary: "Renames a key if the new name has no value.",
+    }
+    "copy" {
+        arity: -3, flags: WRITE | DENYOOM, keys: TWO, access: "RO access|OW update",
+        acl: "@keyspace", group: "generic", since: "6.2.0", run: moves::copy,
+        summary: "Copies a value to another key, of this or another database.",
+    }
+    "move" {
+        arity: 3, flags: WRITE | FAST, keys: ONE, access: "RW access update",
+        acl: "@keyspace", group: "generic", since: "1.0.0", run: moves::move_key,
+        summary: "Moves a key to another database.",
+    }
+    "randomkey" {
+        arity: 1, flags: READONLY | MAY_WALK,
+        acl: "@keyspace", group: "generic", since: "1.0.0", run: keys::randomkey,
+        tips: "request_policy:all_shards nondeterministic_output",
+        summary: "Returns a random key.",
+    }
+    "object" {
+        arity: -2,
+        group: "generic", since: "2.2.3", run: server::container, subcommands: OBJECT,
+        summary: "Commands about the representation of values.",
     }
     "del" {
         arity: -2, flags: WRITE, keys: ALL, access: "RM delete",
@@ -325,6 +431,39 @@ static ROWS: &[Command] = rows! {
         arity: -1, flags: ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,
         group: "server", since: "1.0.0", run: server::shutdown,
         summary: "Stops the server; acknowledged writes are durable.",
+    }
+};
+
+/// Subcommands of OBJECT.
+static OBJECT: &[Command] = rows! {
+    "object|encoding" {
+        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
+        acl: "@keyspace", group: "generic", since: "2.2.3", run: object::encoding,
+        tips: "nondeterministic_output",
+        summary: "Returns how Redis would store a value.",
+    }
+    "object|freq" {
+        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
+        acl: "@keyspace", group: "generic", since: "4.0.0", run: object::freq,
+        tips: "nondeterministic_output",
+        summary: "Returns how often a key is used, if an LFU policy is selected.",
+    }
+    "object|idletime" {
+        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
+        acl: "@keyspace", group: "generic", since: "2.2.3", run: object::idletime,
+        tips: "nondeterministic_output",
+        summary: "Returns the seconds since a key was last used.",
+    }
+    "object|refcount" {
+        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
+        acl: "@keyspace", group: "generic", since: "2.2.3", run: object::refcount,
+        tips: "nondeterministic_output",
+        summary: "Returns how many references a value has.",
+    }
+    "object|help" {
+        arity: 2, flags: LOADING | STALE,
+        acl: "@keyspace", group: "generic", since: "6.2.0", run: object::help,
+        summary: "Lists the subcommands of OBJECT.",
     }
 };
 

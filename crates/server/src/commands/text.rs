@@ -1,4 +1,9 @@
-//! Texts that clients send as arguments: options, and texts that errors quote.
+//! Texts that clients send as arguments: options, databases, and texts that errors quote.
+
+use farbank_store::DATABASES;
+
+use super::error::{CommandError, NOT_INTEGER};
+use crate::protocol::resp::number::parse_i64;
 
 /// Whether `word` is the option `name`, in either case. As in Redis, a word ends at its first NUL.
 #[inline]
@@ -19,4 +24,17 @@ pub(super) fn quote(text: &[u8], most: usize) -> &[u8] {
     let text = &text[..text.len().min(most)];
     let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());
     &text[..end]
+}
+
+/// Parses the number of a database.
+pub(super) fn database(word: &[u8]) -> Result<u8, CommandError> {
+    let index = parse_i64(word).ok_or(NOT_INTEGER)?;
+    if i32::try_from(index).is_err() {
+        let (low, high) = (i32::MIN, i32::MAX);
+        let text = format!("ERR value is out of range, value must between {low} and {high}");
+        return Err(CommandError::Detailed(text.into_bytes()));
+    }
+    let db = u8::try_from(index).ok();
+    db.filter(|&db| usize::from(db) < DATABASES)
+        .ok_or(CommandError::Fixed("ERR DB index is out of range"))
 }

@@ -14,5 +14,6 @@ mod memcached;
 mod memcached_wire;
 mod protected;
 mod transactions;
+mod values;
 #[path = "../support/volatile.rs"]
 mod volatile;

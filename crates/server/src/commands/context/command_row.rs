@@ -31,6 +31,24 @@ pub(in crate::commands) const ONE: KeyArgs = KeyArgs {
     last: 1,
     step: 1,
 };
+/// The first two arguments.
+pub(in crate::commands) const TWO: KeyArgs = KeyArgs {
+    first: 1,
+    last: 2,
+    step: 1,
+};
+/// The second argument.
+pub(in crate::commands) const SECOND: KeyArgs = KeyArgs {
+    first: 2,
+    last: 2,
+    step: 1,
+};
+/// All arguments from the second on.
+pub(in crate::commands) const ALL_FROM_SECOND: KeyArgs = KeyArgs {
+    first: 2,
+    last: -1,
+    step: 1,
+};
 /// All arguments.
 pub(in crate::commands) const ALL: KeyArgs = KeyArgs {
     first: 1,
@@ -96,7 +114,8 @@ pub(in crate::commands) struct Command {
     pub(in crate::commands) flags: u32,
     /// Positions of its keys.
     pub(in crate::commands) keys: KeyArgs,
-    /// How it accesses its keys, as `COMMAND INFO` prints it.
+    /// How it accesses its keys, as `COMMAND INFO` prints it. If it accesses its first keys in another way than the
+    /// further ones, `|` separates them.
     pub(in crate::commands) access: &'static str,
     /// Access categories besides those its flags imply.
     pub(in crate::commands) acl: &'static str,

@@ -6,6 +6,8 @@ use std::ops::Range;
 use farbank_store::Key;
 
 use super::command_row::{Command, WriteNeed, flag};
+use crate::commands::text;
+use crate::protocol::resp::Args;
 use crate::protocol::resp::number::parse_u64;
 use crate::protocol::resp::parse::QueuedRequests;
 
@@ -71,9 +73,25 @@ impl TransactionQueue {
                     bytes: args.at(position),
                 });
             }
+            keys.extend(keys_elsewhere(command, args));
         }
         keys
     }
+}
+
+/// Keys of a command in databases that its arguments name.
+fn keys_elsewhere<'a>(command: &Command, args: Args<'a>) -> impl Iterator<Item = Key<'a>> {
+    let (key, databases) = match command.name {
+        "copy" => (args.at(2), 3..args.len()),
+        "move" => (args.at(1), 1..2),
+        _ => (args.at(0), 0..0),
+    };
+    let is_move = command.name == "move";
+    let named = databases.filter(move |&at| is_move || text::is_option(args.at(at), "db"));
+    named.filter_map(move |at| {
+        let db = text::database(args.at(at + 1)).ok()?;
+        Some(Key { db, bytes: key })
+    })
 }
 
 /// Watched keys: their versions when they were first watched, 0 for a key that was absent.

@@ -1,0 +1,96 @@
+//! What Redis tells about a value's representation: OBJECT ENCODING, REFCOUNT, IDLETIME, FREQ, HELP.
+//!
+//! Farbank stores every string in the same way. The replies are those of Redis for a string with these bytes that SET
+//! has stored.
+
+use super::command;
+use super::context::CommandContext;
+use super::error::CommandError;
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, reply};
+
+/// Longest string that Redis stores together with its header.
+const EMBEDDED_BYTES_MAX: usize = 44;
+/// Longest text of a 64-bit integer.
+const INTEGER_BYTES_MAX: usize = 20;
+/// Redis shares the integers below this one between all keys.
+const SHARED_INTEGERS: i64 = 10_000;
+/// Redis's count of references to a shared integer.
+const SHARED_REFERENCES: i64 = i32::MAX as i64;
+
+/// Length and, if it is short, content of the string at a key.
+struct ObjectValue {
+    len: usize,
+    integer: Option<i64>,
+}
+
+/// Returns the value at argument 2. If there is none, replies with null and returns `None`.
+fn object(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+) -> Result<Option<ObjectValue>, CommandError> {
+    let (key, view) = (ctx.key(args.at(2)), ctx.view());
+    let (mut len, mut bytes) = (0, Vec::new());
+    let found = ctx.ops().get(key, view, &mut bytes, &mut |meta, _| {
+        len = meta.value_bytes;
+        len <= INTEGER_BYTES_MAX
+    })?;
+    if !found {
+        reply::null(ctx.out, ctx.client.resp);
+        return Ok(None);
+    }
+    let integer = parse_i64(&bytes);
+    Ok(Some(ObjectValue { len, integer }))
+}
+
+/// `OBJECT ENCODING key`
+pub(super) fn encoding(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let Some(value) = object(ctx, args)? else {
+        return Ok(());
+    };
+    let name = match value {
+        ObjectValue {
+            integer: Some(_), ..
+        } => "int",
+        ObjectValue { len, .. } if len <= EMBEDDED_BYTES_MAX => "embstr",
+        _ => "raw",
+    };
+    reply::bulk(ctx.out, name.as_bytes());
+    Ok(())
+}
+
+/// `OBJECT REFCOUNT key`
+pub(super) fn refcount(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    if let Some(value) = object(ctx, args)? {
+        let is_shared = value
+            .integer
+            .is_some_and(|n| (0..SHARED_INTEGERS).contains(&n));
+        reply::integer(ctx.out, if is_shared { SHARED_REFERENCES } else { 1 });
+    }
+    Ok(())
+}
+
+/// `OBJECT IDLETIME key`. The time of a key's last use is not kept, so every key counts as just used.
+pub(super) fn idletime(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    if object(ctx, args)?.is_some() {
+        reply::integer(ctx.out, 0);
+    }
+    Ok(())
+}
+
+/// `OBJECT FREQ key`. As in Redis, an error without an LFU policy.
+pub(super) fn freq(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    match object(ctx, args)? {
+        Some(_) => Err(CommandError::Fixed(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when \
+             switching between policies at runtime LRU and LFU data will take some time to adjust.",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// `OBJECT HELP`
+pub(super) fn help(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    command::help_of(ctx, "object");
+    Ok(())
+}
