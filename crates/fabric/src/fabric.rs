@@ -163,6 +163,12 @@ pub enum FabricError {
         /// The memory server.
         server: u16,
     },
+    /// The memory server rejected the request, which has no effect: an address is outside its memory, an atomic is not
+    /// aligned, or the request is too large.
+    Rejected {
+        /// The memory server.
+        server: u16,
+    },
 }
 
 impl fmt::Display for FabricError {
@@ -179,6 +185,11 @@ impl fmt::Display for FabricError {
                     "memory server {server} restarted with empty memory: the data on it is lost"
                 )
             }
+            FabricError::Rejected { server } => write!(
+                f,
+                "memory server {server} rejected the request: it needs aligned atomics, addresses inside its memory, \
+                 and at most 1 MiB each way"
+            ),
         }
     }
 }

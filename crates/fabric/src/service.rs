@@ -26,6 +26,12 @@ pub enum ServiceRequest {
     },
     /// Starts a new lease of the calling compute server after it was fenced. For the lease server only.
     Join,
+    /// Reserves the server's host memory before byte `to`, so that no chunk of it is allocated. For memory that a
+    /// structure uses at fixed addresses.
+    Reserve {
+        /// End of the reserved memory.
+        to: u64,
+    },
 }
 
 /// A response of a memory server's service thread.
@@ -46,4 +52,6 @@ pub enum ServiceResponse {
     Expired,
     /// The new epoch of the calling compute server.
     Epoch(u8),
+    /// The memory is reserved.
+    Reserved,
 }

@@ -1,0 +1,176 @@
+//! Servers that die, restart, pause or are fenced.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farbank_fabric::service::LEASE_SERVER;
+use farbank_fabric::tcp::{Reactor, TcpFabric, TcpSettings, WaitMode};
+use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse};
+
+use crate::cluster::{Cluster, LEASES};
+
+/// Checks the lease of `compute` until it has expired. Returns the time that this took.
+async fn fence(fabric: &TcpFabric, compute: u16, epoch: u8) -> Duration {
+    let started = Instant::now();
+    loop {
+        let check = ServiceRequest::CheckLease { compute, epoch };
+        match fabric.call(LEASE_SERVER, check).await.unwrap() {
+            ServiceResponse::Expired => return started.elapsed(),
+            ServiceResponse::Alive => fabric.sleep(5_000_000).await,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// FABRIC-4.
+#[test]
+fn a_compute_server_without_a_lease_is_fenced_on_every_server_and_rejoins_in_a_new_epoch() {
+    let cluster = Cluster::new(3);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let (dead, alive) = (cluster.fabric(&reactor, 1), cluster.fabric(&reactor, 2));
+    reactor.spawn(alive.clone().keep_alive());
+    reactor.block_on(async {
+        for server in 0..3 {
+            let at = GAddr::host(server, 4096);
+            dead.write(at, vec![1; 8]).await.unwrap();
+        }
+        fence(&alive, 1, dead.epoch()).await;
+        for server in 0..3 {
+            let at = GAddr::host(server, 4096);
+            let refused = dead.write(at, vec![2; 8]).await;
+            assert_eq!(refused, Err(FabricError::Fenced), "server {server}");
+            assert_eq!(alive.read(at, 8).await.unwrap(), [1; 8]);
+        }
+        let ended = dead.call(LEASE_SERVER, ServiceRequest::Renew).await;
+        assert_eq!(ended, Err(FabricError::Fenced));
+        let again = cluster.fabric(&reactor, 1);
+        assert!(again.epoch() > dead.epoch());
+        let at = GAddr::host(2, 4096);
+        again.write(at, vec![3; 8]).await.unwrap();
+    });
+}
+
+#[test]
+fn a_compute_server_that_renews_its_lease_is_alive() {
+    let cluster = Cluster::new(2);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let (one, other) = (cluster.fabric(&reactor, 1), cluster.fabric(&reactor, 2));
+    reactor.spawn(one.clone().keep_alive());
+    reactor.spawn(other.clone().keep_alive());
+    reactor.block_on(async {
+        let started = Instant::now();
+        while started.elapsed() < LEASES.compute * 4 {
+            let check = ServiceRequest::CheckLease {
+                compute: 1,
+                epoch: one.epoch(),
+            };
+            let answer = other.call(LEASE_SERVER, check).await;
+            assert_eq!(answer, Ok(ServiceResponse::Alive));
+            other.sleep(5_000_000).await;
+        }
+        one.read(GAddr::host(1, 4096), 8).await.unwrap();
+    });
+}
+
+#[test]
+fn a_process_that_starts_again_under_its_number_ends_its_earlier_epoch() {
+    let cluster = Cluster::new(2);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let earlier = cluster.fabric(&reactor, 1);
+    let later = cluster.fabric(&reactor, 1);
+    assert!(later.epoch() > earlier.epoch());
+    reactor.block_on(async {
+        fence(&later, 1, earlier.epoch()).await;
+        for server in 0..2 {
+            let refused = earlier.read(GAddr::host(server, 4096), 8).await;
+            assert_eq!(refused, Err(FabricError::Fenced));
+            later.read(GAddr::host(server, 4096), 8).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_fence_needs_no_server_whose_lease_has_ended() {
+    let mut cluster = Cluster::new(2);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let (dead, alive) = (cluster.fabric(&reactor, 1), cluster.fabric(&reactor, 2));
+    reactor.spawn(alive.clone().keep_alive());
+    cluster.stop(1);
+    reactor.block_on(async {
+        fence(&alive, 1, dead.epoch()).await;
+        let refused = dead.read(GAddr::host(0, 4096), 8).await;
+        assert_eq!(refused, Err(FabricError::Fenced));
+    });
+}
+
+/// LEASE-1: a member that the lease server does not reach executes nothing.
+#[test]
+fn a_member_without_a_lease_serves_nothing_until_it_has_one() {
+    let mut cluster = Cluster::new(2);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = cluster.fabric(&reactor, 1);
+    let at = GAddr::host(1, 4096);
+    reactor.block_on(fabric.write(at, vec![1; 8])).unwrap();
+    cluster.stop(0);
+    thread::sleep(LEASES.member * 2);
+    let refused = reactor.block_on(fabric.read(at, 8));
+    assert_eq!(refused, Err(FabricError::Timeout { server: 1 }));
+    cluster.restart(0);
+    let fabric = cluster.fabric(&reactor, 1);
+    let read = reactor.block_on(fabric.read(at, 8));
+    assert_eq!(read, Ok(vec![1; 8]));
+}
+
+#[test]
+fn a_server_that_restarts_with_empty_memory_is_empty_for_earlier_connections() {
+    let mut cluster = Cluster::new(2);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = cluster.fabric(&reactor, 1);
+    let at = GAddr::host(1, 4096);
+    reactor.block_on(async {
+        fabric.write(at, vec![1; 8]).await.unwrap();
+        cluster.restart(1);
+        // The first request may have been sent on the old connection.
+        let _ = fabric.read(at, 8).await;
+        let refused = fabric.read(at, 8).await;
+        assert_eq!(refused, Err(FabricError::Empty { server: 1 }));
+        fabric.read(GAddr::host(0, 4096), 8).await.unwrap();
+        let again = cluster.fabric(&reactor, 1);
+        assert_eq!(again.read(at, 8).await.unwrap(), [0; 8]);
+    });
+}
+
+#[test]
+fn a_dead_server_causes_a_timeout_and_the_others_continue() {
+    let mut cluster = Cluster::new(2);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let settings = TcpSettings {
+        timeout: Duration::from_millis(200),
+        ..cluster.settings(1)
+    };
+    let fabric = TcpFabric::connect(&reactor, settings).unwrap();
+    cluster.stop(1);
+    reactor.block_on(async {
+        for _ in 0..2 {
+            let started = Instant::now();
+            let error = fabric.read(GAddr::host(1, 4096), 8).await;
+            assert_eq!(error, Err(FabricError::Timeout { server: 1 }));
+            assert!(started.elapsed() < Duration::from_secs(5));
+            fabric.read(GAddr::host(0, 4096), 8).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_dropped_future_does_not_disturb_the_requests_behind_it() {
+    let cluster = Cluster::new(1);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = cluster.fabric(&reactor, 1);
+    reactor.block_on(async {
+        for n in 1..200_u64 {
+            drop(fabric.read(GAddr::host(0, 8192), 500));
+            let found = fabric.fetch_add(GAddr::host(0, 4096), 1).await;
+            assert_eq!(found, Ok(n - 1));
+        }
+    });
+}
