@@ -1,9 +1,14 @@
 //! [`WordMemory`]: the memory of a memory server, on a medium that all its threads access by atomic words.
 //!
 //! ```text
-//!   0       8        16           24           32           40            48           1024     2048     4096
-//!   │ magic │ server │ generation │ lock bytes │ host bytes │ chunk bytes │ next chunk │ floors │ joined │ lock memory │ host
+//!   0                 HEAD_AT                             + 4096
+//!   │ of the medium   │ header                            │ lock memory │ host memory
+//!
+//!   header:  0       8        16           24           32           40            48           1024     2048
+//!            │ magic │ server │ generation │ lock bytes │ host bytes │ chunk bytes │ next chunk │ floors │ joined
 //! ```
+//!
+//! Media keep a lease of the host in their first pages, so the header begins after them.
 
 use std::fmt;
 
@@ -14,19 +19,21 @@ use crate::service::ServiceResponse;
 use crate::wire::{FLOORS, Floors};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"frbkmem1");
-const MAGIC_AT: Off = Off(0);
-const SERVER_AT: Off = Off(8);
-const GENERATION_AT: Off = Off(16);
-const LOCK_BYTES_AT: Off = Off(24);
-const HOST_BYTES_AT: Off = Off(32);
-const CHUNK_BYTES_AT: Off = Off(40);
-const NEXT_CHUNK_AT: Off = Off(48);
+/// Start of the header, after the 8 KiB that media and pools use.
+const HEAD_AT: u64 = 16 << 10;
+const MAGIC_AT: Off = Off(HEAD_AT);
+const SERVER_AT: Off = Off(HEAD_AT + 8);
+const GENERATION_AT: Off = Off(HEAD_AT + 16);
+const LOCK_BYTES_AT: Off = Off(HEAD_AT + 24);
+const HOST_BYTES_AT: Off = Off(HEAD_AT + 32);
+const CHUNK_BYTES_AT: Off = Off(HEAD_AT + 40);
+const NEXT_CHUNK_AT: Off = Off(HEAD_AT + 48);
 /// Floor of each compute server, one byte each.
-const FLOORS_AT: u64 = 1024;
+const FLOORS_AT: u64 = HEAD_AT + 1024;
 /// Newest epoch in which each compute server has connected, one byte each.
-const JOINED_AT: u64 = 2048;
+const JOINED_AT: u64 = HEAD_AT + 2048;
 /// Start of the lock memory.
-const LOCK_AT: u64 = 4096;
+const LOCK_AT: u64 = HEAD_AT + 4096;
 const PAGE_BYTES: u64 = 4096;
 const WORD_BYTES: u64 = WORD as u64;
 /// Words in a line.
@@ -74,7 +81,7 @@ pub enum MemoryError {
     },
     /// The medium has other contents than a memory server's memory.
     NoMemory {
-        /// The first word found.
+        /// A word found in place of the magic number or of zeros.
         found: u64,
     },
     /// The medium is the memory of another server, or has other sizes.
@@ -103,7 +110,8 @@ impl fmt::Display for MemoryError {
             }
             MemoryError::NoMemory { found } => write!(
                 f,
-                "the medium has data that no memory server wrote: its first word is {found:#x}, expected {MAGIC:#x}"
+                "the medium has data that no memory server wrote: found the word {found:#x}, expected zeros or {MAGIC:#x} at \
+                 {HEAD_AT:#x}"
             ),
             MemoryError::Other {
                 at,
@@ -169,6 +177,9 @@ impl<M: Medium> WordMemory<M> {
         ];
         match self.medium.load(MAGIC_AT) {
             0 => {
+                if let Some(found) = self.other_data() {
+                    return Err(MemoryError::NoMemory { found });
+                }
                 for (at, word) in fixed {
                     self.medium.store(&mut ctx, at, word);
                 }
@@ -194,6 +205,16 @@ impl<M: Medium> WordMemory<M> {
         self.generation = self.generation.max(before + 1);
         self.medium.store(&mut ctx, GENERATION_AT, self.generation);
         Ok(())
+    }
+
+    /// Returns a word of data at the start of a medium without a header: of a pool, for example. A medium's lease, which
+    /// begins at byte 1024, is none.
+    fn other_data(&self) -> Option<u64> {
+        const POOL_BYTES: u64 = 1024;
+        let words = (0..POOL_BYTES).chain(HEAD_AT..LOCK_AT).step_by(WORD);
+        words
+            .map(|at| self.medium.load(Off(at)))
+            .find(|word| *word != 0)
     }
 
     /// Returns the number of the server.
@@ -445,6 +466,16 @@ mod tests {
     }
 
     #[test]
+    fn a_medium_with_other_data_is_refused_and_unchanged() {
+        for at in [0, 1016, HEAD_AT + 8] {
+            let (medium, mut ctx) = (Mapped::anonymous(64 << 10).unwrap(), PersistCtx::new(1));
+            medium.store(&mut ctx, Off(at), 77);
+            let error = memory(medium).err();
+            assert_eq!(error, Some(MemoryError::NoMemory { found: 77 }), "{at}");
+        }
+    }
+
+    #[test]
     fn chunks_do_not_overlap_and_the_reserved_memory_is_not_allocated() {
         let (memory, mut ctx) = (fresh(), PersistCtx::new(1));
         memory.reserve(&mut ctx, 10_000);
@@ -472,7 +503,7 @@ mod tests {
         };
         let other = WordMemory::open(again.medium, settings, 0).err();
         let expected = MemoryError::Other {
-            at: 8,
+            at: SERVER_AT.0,
             found: 3,
             expected: 1,
         };

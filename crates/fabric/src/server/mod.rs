@@ -148,7 +148,7 @@ impl<M: Medium> MemoryNode<M> {
 
     /// Admits a connection of a compute server, and ends its earlier ones (MEMSRV-3).
     pub(crate) fn connect(&self, ctx: &mut PersistCtx, caller: Caller) -> Result<(), Refusal> {
-        if usize::from(caller.compute) >= FLOORS {
+        if usize::from(caller.compute) >= FLOORS || caller.epoch > EPOCH_MAX {
             return Err(Refusal::BadNumber);
         }
         // Epoch 0 can only join, so it needs no order.

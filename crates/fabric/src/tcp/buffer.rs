@@ -42,6 +42,11 @@ impl InputBuffer {
         (self.start, self.end) = (0, 0);
     }
 
+    /// Returns whether the last read filled the buffer, so that the stream may have more.
+    pub(super) fn is_full(&self) -> bool {
+        self.end == self.bytes.len()
+    }
+
     /// Reads once from `from`. Returns the number of bytes, 0 at the end of the stream.
     pub(super) fn fill(&mut self, from: &mut impl Read) -> io::Result<usize> {
         if self.bytes.len() - self.end < READ_BYTES / 2 && self.start > 0 {

@@ -97,6 +97,9 @@ struct FabricShared {
 }
 
 /// The access of one thread of a compute server to memory servers over TCP. Clones share the connections.
+///
+/// After [`FabricError::Fenced`], or to use a server again after [`FabricError::Timeout`] or [`FabricError::Empty`],
+/// connect again: a new fabric has a new epoch.
 #[derive(Clone)]
 pub struct TcpFabric(Rc<FabricShared>);
 
@@ -550,6 +553,7 @@ impl Fabric for TcpFabric {
         }
     }
 
+    /// [`ServiceRequest::Join`] ends the epoch of this fabric.
     fn call(
         &self,
         server: u16,

@@ -115,9 +115,14 @@ impl ServerLink {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             }
+            let may_have_more = self.input.is_full();
             while let Some((frame, len)) = self.input.frame()? {
                 each(frame)?;
                 self.input.consume(len);
+            }
+            // Bytes that arrive after a read that did not fill the buffer cause another event.
+            if !may_have_more {
+                return Ok(());
             }
         }
     }

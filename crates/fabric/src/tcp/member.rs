@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use farbank_pm::{Medium, PersistCtx};
 
 use super::handshake::{StreamError, connect, nonce};
-use super::listener::OpenSockets;
+use super::sockets::OpenSockets;
 use crate::server::MemoryNode;
 use crate::service::LEASE_SERVER;
 use crate::wire::{FrameKind, Grant, Hello, Role, SharedKey};

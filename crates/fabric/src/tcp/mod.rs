@@ -20,7 +20,7 @@
 //! # Files
 //! * `reactor`: the executor of a compute server's clients: futures, timers, sockets.
 //! * `client`: [`TcpFabric`]. `link`: its connection to one memory server.
-//! * `listener`: [`TcpServer`]. `member`: the reports of a memory server to the lease server.
+//! * `listener`: [`TcpServer`]. `sockets`: its open sockets. `member`: its reports to the lease server.
 //! * `handshake`: both sides of the handshake. `buffer`: received bytes and the frames in them.
 //!
 //! # Invariants
@@ -49,6 +49,7 @@ mod link;
 mod listener;
 mod member;
 mod reactor;
+mod sockets;
 #[cfg(test)]
 mod tests;
 

@@ -48,6 +48,8 @@ pub(super) struct WakeQueue {
     woken: Mutex<Vec<usize>>,
     /// Whether the reactor's thread waits in the kernel, or is about to.
     is_waiting: AtomicBool,
+    /// Whether the next wait must not block: a source has something from another thread.
+    is_interrupted: AtomicBool,
     waker: mio::Waker,
 }
 
@@ -59,11 +61,16 @@ impl WakeQueue {
 
     fn wake(&self, task: usize) {
         self.woken().push(task);
-        self.interrupt();
+        self.end_wait();
     }
 
-    /// Ends the reactor's wait.
+    /// Ends the reactor's wait, or prevents its next one, so that the sources look for news.
     pub(super) fn interrupt(&self) {
+        self.is_interrupted.store(true, Ordering::SeqCst);
+        self.end_wait();
+    }
+
+    fn end_wait(&self) {
         if self.is_waiting.swap(false, Ordering::SeqCst) {
             // Without the wake-up the reactor continues after its next event. It cannot fail on an open eventfd.
             let _ = self.waker.wake();
@@ -139,6 +146,7 @@ impl Reactor {
             queue: Arc::new(WakeQueue {
                 woken: Mutex::default(),
                 is_waiting: AtomicBool::new(false),
+                is_interrupted: AtomicBool::new(false),
                 waker,
             }),
             tasks: RefCell::default(),
@@ -282,7 +290,8 @@ impl Reactor {
         const KERNEL_NS: Nanos = 1_000_000;
         let queue = &self.0.queue;
         queue.is_waiting.store(true, Ordering::SeqCst);
-        let is_woken = !queue.woken().is_empty();
+        let is_interrupted = queue.is_interrupted.swap(false, Ordering::SeqCst);
+        let is_woken = is_interrupted || !queue.woken().is_empty();
         let now = self.now();
         let is_soon = timer.is_some_and(|timer| timer < now + KERNEL_NS);
         let timeout = match self.0.wait {

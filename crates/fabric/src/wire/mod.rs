@@ -30,7 +30,7 @@
 //!
 //! # What the key protects
 //! The handshake authenticates both ends of a connection. The frames after it are not encrypted and carry no code of
-//! their own: an attacker who can change packets in transit can change them. Use a trusted network or a tunnel.
+//! their own: a machine on their path can change them. Use a trusted network or a tunnel.
 
 mod auth;
 mod requests;

@@ -1,13 +1,16 @@
 //! Servers that die, restart, pause or are fenced.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::tcp::{Reactor, TcpFabric, TcpSettings, WaitMode};
-use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse};
+use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse, Verb};
 
 use crate::cluster::{Cluster, LEASES};
+use crate::proxy::Proxy;
 
 /// Checks the lease of `compute` until it has expired. Returns the time that this took.
 async fn fence(fabric: &TcpFabric, compute: u16, epoch: u8) -> Duration {
@@ -172,5 +175,62 @@ fn a_dropped_future_does_not_disturb_the_requests_behind_it() {
             let found = fabric.fetch_add(GAddr::host(0, 4096), 1).await;
             assert_eq!(found, Ok(n - 1));
         }
+    });
+}
+
+/// TCP-2, TCP-3: each request executes at most once, and those that succeed exactly once, in order.
+#[test]
+fn requests_on_connections_that_break_execute_at_most_once() {
+    const CUTS: usize = 12;
+    let cluster = Cluster::new(1);
+    let proxy = Proxy::new(cluster.addresses[0]);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let settings = TcpSettings {
+        servers: vec![proxy.address],
+        ..cluster.settings(1)
+    };
+    let fabric = TcpFabric::connect(&reactor, settings).unwrap();
+    let (counter, data) = (GAddr::host(0, 4096), GAddr::host(0, 8192));
+    let is_done = Rc::new(Cell::new(false));
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let (fabric, is_done) = (fabric.clone(), Rc::clone(&is_done));
+            reactor.spawn(async move {
+                let (mut added, mut unknown) = (0_u64, 0_u64);
+                let mut newest = None;
+                while !is_done.get() {
+                    let add = vec![Verb::add(counter, 1), Verb::write(data, vec![1; 3000])];
+                    match fabric.batch(0, add).await {
+                        Ok(done) => {
+                            assert!(newest < Some(done[0].found()));
+                            newest = Some(done[0].found());
+                            added += 1;
+                        }
+                        Err(FabricError::Timeout { server: 0 }) => unknown += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                (added, unknown)
+            })
+        })
+        .collect();
+    reactor.block_on(async {
+        for _ in 0..CUTS {
+            fabric.sleep(15_000_000).await;
+            proxy.cut();
+        }
+        is_done.set(true);
+        let (mut added, mut unknown) = (0, 0);
+        for client in clients {
+            let ended = client.await;
+            added += ended.0;
+            unknown += ended.1;
+        }
+        let found = fabric.fetch_add(counter, 0).await.unwrap();
+        assert!(
+            (added..=added + unknown).contains(&found),
+            "{found} of {added} to {added} + {unknown}"
+        );
+        assert!(added > 100 && unknown > 0, "{added}, {unknown}");
     });
 }

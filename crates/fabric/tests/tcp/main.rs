@@ -3,6 +3,7 @@
 mod cluster;
 mod failures;
 mod hostile;
+mod proxy;
 
 use std::rc::Rc;
 use std::thread;
