@@ -11,7 +11,7 @@
 //!   a member reports the floors that it has applied ────────┘ and gets a lease and all floors
 //! ```
 //!
-//! The memory is a [`Medium`](farbank_pm::Medium): memory of the process, or a file that outlives it. Unlike the
+//! The memory is a [`Medium`]: memory of the process, or a file that outlives it. Unlike the
 //! network cards of the paper, the server's processor executes the verbs.
 //!
 //! A compute server's *floor* is the first of its epochs that has not ended. Server 0 is the lease server. It raises
