@@ -13,6 +13,7 @@ use std::{env, fs, process};
 
 use crate::run::farbank;
 use crate::serving::Serving;
+use crate::wire;
 
 /// Default duration of a run, in seconds.
 pub(crate) const SECONDS: u64 = 1_200;
@@ -232,14 +233,7 @@ impl SoakClient {
     }
 
     fn request(&mut self, words: &[&[u8]]) {
-        self.out
-            .extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
-        for word in words {
-            self.out
-                .extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            self.out.extend_from_slice(word);
-            self.out.extend_from_slice(b"\r\n");
-        }
+        self.out.extend_from_slice(&wire::request(words));
     }
 
     fn key(&mut self) -> String {

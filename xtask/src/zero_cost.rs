@@ -135,7 +135,7 @@ fn stripped() -> Result<PathBuf, String> {
 
 /// Creates the copy in a folder that does not exist yet.
 fn stripped_into(tree: &Path) -> Result<(), String> {
-    for name in ["pm", "kv"] {
+    for name in ["pm", "store", "kv"] {
         let (from, to) = (
             root().join("crates").join(name),
             tree.join("crates").join(name),
@@ -158,12 +158,12 @@ fn stripped_into(tree: &Path) -> Result<(), String> {
     )
 }
 
-/// Returns the workspace's manifest with the members pm and kv only.
+/// Returns the workspace's manifest with the members pm, store and kv only.
 fn workspace(manifest: &str) -> String {
     let mut skipping = false;
     let kept = manifest.lines().filter_map(|line| {
         if line.starts_with("members") {
-            return Some("members = [\"crates/pm\", \"crates/kv\"]");
+            return Some("members = [\"crates/pm\", \"crates/store\", \"crates/kv\"]");
         }
         skipping |= line.starts_with("default-members");
         let keep = !skipping;

@@ -1,6 +1,7 @@
 //! Temporary files.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::figure::Error;
 
@@ -15,20 +16,20 @@ impl TempFile {
         TempFile(path.into())
     }
 
-    /// Returns an unused path on tmpfs, named after `purpose` and this process.
+    /// Returns an unused path on tmpfs, named after `purpose` and this process. Each call returns another path, so that
+    /// two measurements of a process can run at the same time.
     ///
     /// # Errors
     /// The machine has no `/dev/shm`.
     pub fn on_tmpfs(purpose: &str) -> Result<PathBuf, Error> {
+        static PATHS: AtomicU64 = AtomicU64::new(0);
         let folder = Path::new("/dev/shm");
         if !folder.is_dir() {
             let why = "/dev/shm does not exist; name a file on a tmpfs";
             return Err(Error::Failed(why.into()));
         }
-        Ok(folder.join(format!(
-            "farbank-bench-{purpose}-{}.pool",
-            std::process::id()
-        )))
+        let (process, number) = (std::process::id(), PATHS.fetch_add(1, Relaxed));
+        Ok(folder.join(format!("farbank-bench-{purpose}-{process}-{number}.pool")))
     }
 }
 
@@ -44,6 +45,12 @@ impl Drop for TempFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_paths_of_a_process_differ() {
+        let path = || TempFile::on_tmpfs("purpose").unwrap();
+        assert_ne!(path(), path());
+    }
 
     #[test]
     fn a_regular_file_is_removed_and_other_file_types_stay() {

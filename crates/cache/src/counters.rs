@@ -1,10 +1,8 @@
 //! Counters of a cache outside its lists.
 
-use std::sync::PoisonError;
-
 use farbank_pm::PersistCounters;
-use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_pm::sync::{Mutex, lock};
 
 /// Counters of all sessions, since the pool was opened.
 #[derive(Default)]
@@ -73,10 +71,7 @@ impl CacheCounters {
         self.stored_bytes.fetch_add(stored.bytes, Ordering::Relaxed);
         self.merged_writes
             .fetch_add(stored.merged_writes, Ordering::Relaxed);
-        let mut all = self
-            .persistence
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.persistence);
         *all += PersistCounters {
             lines: now.lines - before.lines,
             fences: now.fences - before.fences,
@@ -99,10 +94,7 @@ impl CacheCounters {
             merged_writes: load(&self.merged_writes),
             moved_bytes: load(&self.moved_bytes),
             pages_freed: load(&self.pages_freed),
-            persistence: *self
-                .persistence
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
+            persistence: *lock(&self.persistence),
         }
     }
 }

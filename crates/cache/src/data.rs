@@ -3,10 +3,8 @@
 //! This module accesses areas, pages and items by their bytes; [`crate::layout`] has the layout. Which slots have an
 //! item is in the metadata.
 
-use std::sync::PoisonError;
-
 use farbank_pm::pool::Pool;
-use farbank_pm::sync::Mutex;
+use farbank_pm::sync::{Mutex, lock};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, Poisoned};
 
 use crate::classes::SlotClasses;
@@ -57,7 +55,7 @@ impl<F: Medium> DataMedium<F> {
         ctx: &mut PersistCtx,
         change: impl FnOnce(&mut CacheRoot),
     ) -> Result<(), Poisoned> {
-        let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut root = lock(&self.root);
         change(&mut root);
         self.pool.set_root(ctx, &root.to_words())
     }

@@ -3,12 +3,11 @@
 //! It records the clock, removes expired items from some pages, merges a sparse page and balances classes. When few
 //! pages are free it grows the pool.
 
-use std::sync::PoisonError;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use farbank_pm::Medium;
-use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::sync::{Arc, Mutex, lock};
 use farbank_store::Error;
 
 use crate::engine::Engine;
@@ -39,7 +38,7 @@ impl MaintenanceThread {
             return;
         }
         engine.stop_maintenance();
-        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.0);
         if let Some(thread) = thread.take() {
             thread.thread().unpark();
             // A panic of the background thread was already reported.

@@ -11,11 +11,9 @@
 //!     └──────────────────────────┴────────────────────────────────────────────────────────────┘
 //! ```
 
-use std::sync::PoisonError;
-
 use farbank_pm::epoch::EpochTable;
 use farbank_pm::fault;
-use farbank_pm::sync::{Arc, Mutex, MutexGuard};
+use farbank_pm::sync::{Arc, Mutex, MutexGuard, lock};
 
 use crate::metadata::SlotId;
 
@@ -124,7 +122,7 @@ impl SlotCaches {
     /// left.
     pub(crate) fn add(&self, classes: usize) -> Arc<Mutex<SlotCache>> {
         let cache = Arc::new(Mutex::new(SlotCache::new(classes)));
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.retain(|cache| Arc::strong_count(cache) > 1 || !lock_cache(cache).retired.is_empty());
         all.push(Arc::clone(&cache));
         cache
@@ -132,7 +130,7 @@ impl SlotCaches {
 
     /// Moves the slots of all sessions to `free`, except retired slots that readers may still access.
     pub(crate) fn empty(&self, epochs: &EpochTable, free: &mut Vec<SlotId>) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         for cache in all.iter() {
             lock_cache(cache).empty(epochs, free);
         }
@@ -141,5 +139,5 @@ impl SlotCaches {
 
 /// Locks a slot cache. Poisoning is ignored, because its state is consistent at all times.
 pub(crate) fn lock_cache(cache: &Mutex<SlotCache>) -> MutexGuard<'_, SlotCache> {
-    cache.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(cache)
 }

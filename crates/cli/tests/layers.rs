@@ -80,6 +80,44 @@ fn sources() -> Vec<PathBuf> {
     found
 }
 
+/// Returns every document of the repository, except the dated results: those cite the files of their day.
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let is_searched = !name.starts_with('.') && name != "target" && name != "results";
+            if path.is_dir() && is_searched {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "md") {
+                found.push(path);
+            }
+        }
+    }
+    assert!(found.len() > 20, "the documents were not found");
+    found
+}
+
+#[test]
+fn every_source_file_that_a_document_names_exists() {
+    let sources = sources();
+    let mut count = 0;
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        // Every second part is between backquotes.
+        let quoted = text.split('`').skip(1).step_by(2);
+        let is_path = |name: &&str| name.ends_with(".rs") && !name.contains([' ', '*', '<', '{']);
+        for name in quoted.filter(is_path) {
+            let exists = sources.iter().any(|source| source.ends_with(name));
+            assert!(exists, "{} names {name}", document.display());
+            count += 1;
+        }
+    }
+    assert!(count > 100, "only {count} names of files were found");
+}
+
 #[test]
 fn cargo_run_starts_farbank_and_not_xtask() {
     let all = packages();

@@ -1,11 +1,11 @@
 //! The sessions of a pool, and what other threads see of each.
 
-use farbank_pm::Medium;
-use farbank_pm::PersistCounters;
 use farbank_pm::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use farbank_pm::sync::{Arc, Mutex, MutexGuard};
+use farbank_pm::{Medium, PersistCounters, PersistCtx};
 use farbank_store::DATABASES;
 
+use crate::format::segment::SegmentInfo;
 use crate::segments::Segments;
 use crate::session_log::{OpenSegment, OpenSegments};
 
@@ -109,5 +109,29 @@ impl SessionRegistry {
             let mut parked = shared.parked.lock().expect("no holder panics");
             parked.take_with_room(segments, class, len)
         })
+    }
+
+    /// Seals those parked segments that `is_wanted` selects. Returns the number sealed.
+    pub(crate) fn seal_parked<M: Medium>(
+        &self,
+        segments: &Segments<M>,
+        ctx: &mut PersistCtx,
+        is_wanted: &dyn Fn(&SegmentInfo) -> bool,
+    ) -> usize {
+        let mut sealed = 0;
+        for shared in self.lock().iter() {
+            let mut parked = shared.parked.lock().expect("no holder panics");
+            sealed += parked.seal(segments, ctx, is_wanted);
+        }
+        sealed
+    }
+
+    /// Returns the bytes that cleaning the parked segments would gain.
+    pub(crate) fn gain_of_parked<M: Medium>(&self, segments: &Segments<M>) -> u64 {
+        let entries = self.lock();
+        let parked = entries
+            .iter()
+            .map(|shared| shared.parked.lock().expect("no holder panics"));
+        parked.map(|parked| parked.gain(segments)).sum()
     }
 }

@@ -5,7 +5,7 @@
 use farbank_pm::situation::Situation;
 
 /// All situations, in the order of a record's states: written, published, recovered, cleaned.
-pub(crate) const ALL: [Situation; 59] = [
+pub(crate) const ALL: [Situation; 60] = [
     Situation::new("kv.key_is_empty", "a write of the empty key"),
     Situation::new(
         "kv.value_of_one_extent",
@@ -69,6 +69,10 @@ pub(crate) const ALL: [Situation; 59] = [
     Situation::new(
         "kv.group_carries",
         "a group includes a write that its body has read and that is not durable (KV-GROUP-3)",
+    ),
+    Situation::new(
+        "kv.group_guards",
+        "a staged group keeps other sessions from writing a key that it has read (KV-GROUP-7)",
     ),
     Situation::new(
         "kv.group_takes_along",

@@ -312,6 +312,46 @@ fn a_conflict_is_refused_at_once_if_the_session_has_staged_writes() {
     assert_eq!(User::of(&kv).get(b"l"), None, "it was dropped");
 }
 
+#[test]
+fn a_key_that_a_staged_group_has_read_is_not_written_before_the_group_is_drained() {
+    let kv = small();
+    User::of(&kv).set(b"gone", b"1");
+    let (mut one, mut other) = (kv.session(), kv.session());
+    // The group finds no `k`, and its answer says so.
+    let deleted = one.group(&[key(b"k"), key(b"gone")], &mut |ops| {
+        assert!(!ops.delete(key(b"k"))?);
+        assert!(ops.delete(key(b"gone"))?);
+        Ok(GroupDecision::Apply)
+    });
+    assert_eq!(deleted, Ok(GroupDecision::Apply));
+    assert_eq!(put(&mut *other, b"k", b"2"), Err(Error::Conflict));
+    let durable = other.put_durable(key(b"k"), value(b"2"));
+    assert_eq!(durable.map(drop), Err(Error::Conflict));
+    let keys = [key(b"k"), key(b"l")];
+    let mut written = |name: &'static [u8]| {
+        other.group(&keys, &mut |ops| {
+            assert!(ops.meta(key(b"k"), ReadView::Durable)?.is_none());
+            ops.put(key(name), value(b"3"))?;
+            Ok(GroupDecision::Apply)
+        })
+    };
+    assert_eq!(written(b"k"), Err(Error::Conflict));
+    assert_eq!(
+        written(b"l"),
+        Ok(GroupDecision::Apply),
+        "groups that read a key exclude no others"
+    );
+    put(&mut *one, b"k", b"4").expect_err("both groups guard the key");
+    other.commit().unwrap();
+    put(&mut *one, b"k", b"4").unwrap();
+    one.commit().unwrap();
+    put(&mut *other, b"k", b"5").unwrap();
+    other.commit().unwrap();
+    drop(other);
+    assert_eq!(User(one).get(b"k").unwrap(), b"5");
+    reopen(kv).verify().unwrap();
+}
+
 /// Puts `k` in another thread while the caller's session has it staged, and calls `end` while that thread waits.
 /// Returns the result of the put and its duration.
 fn put_behind(

@@ -139,6 +139,17 @@ pub(crate) enum StoreAccess<'a> {
     Group(&'a mut dyn Ops),
 }
 
+impl StoreAccess<'_> {
+    /// Operations on single keys.
+    #[inline]
+    pub(crate) fn ops(&mut self) -> &mut dyn Ops {
+        match self {
+            StoreAccess::Session(session) => &mut **session,
+            StoreAccess::Group(ops) => &mut **ops,
+        }
+    }
+}
+
 /// Figures of the request that is executing.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct RequestFigures {

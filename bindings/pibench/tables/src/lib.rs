@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use crossbeam_utils::CachePadded;
 use farbank_index::hash::Hashing;
@@ -22,6 +22,7 @@ use farbank_index::registry::{TableKind, TablePreset, TableSize};
 use farbank_index::{Index, IndexError, PoolPlan, TableWorker};
 use farbank_pibench::abi::{Functions, Layout, Tree, TreeOptions};
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
+use farbank_pm::sync::ignore_poison;
 
 /// Length of a key and of a value, in bytes.
 const WORD: usize = 8;
@@ -128,8 +129,8 @@ impl Object {
         let done = catch_unwind(AssertUnwindSafe(|| {
             let number = THREAD.with(|number| *number) % self.workers.len();
             // Uncontended, unless more threads call than were announced.
-            let worker = self.workers[number].lock();
-            op(&mut worker.unwrap_or_else(PoisonError::into_inner))
+            let mut worker = ignore_poison(self.workers[number].lock());
+            op(&mut worker)
         }));
         match done {
             Ok(Ok(done)) => done,

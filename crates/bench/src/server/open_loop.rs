@@ -22,6 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farbank_pm::rng::Rng;
+use farbank_server::resp;
 use hdrhistogram::Histogram;
 
 use super::process::{MeasuredServer, ask_version};
@@ -528,13 +529,7 @@ impl OpenLoopConnection {
     }
 
     fn request(&mut self, words: &[&[u8]]) {
-        let out = &mut self.out;
-        out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
-        for word in words {
-            out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            out.extend_from_slice(word);
-            out.extend_from_slice(b"\r\n");
-        }
+        resp::request(&mut self.out, words);
     }
 
     /// Sends as much as the socket accepts.

@@ -1,10 +1,10 @@
 //! Growth of the pool: how far it may grow, and why the last attempt failed.
 
-use std::sync::{OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::thread::Thread;
 
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
-use farbank_pm::sync::{Mutex, MutexGuard};
+use farbank_pm::sync::{Mutex, MutexGuard, lock};
 use farbank_pm::{Medium, PersistCtx, situation};
 
 use super::Engine;
@@ -39,8 +39,7 @@ impl PoolGrowth {
     }
 
     fn note(&self, error: Option<std::sync::Arc<str>>) {
-        let last = self.error.lock();
-        *last.unwrap_or_else(PoisonError::into_inner) = error;
+        *lock(&self.error) = error;
     }
 }
 
@@ -65,14 +64,12 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// Prevents growth of the pool while the guard exists.
     pub(crate) fn lock_growth(&self) -> MutexGuard<'_, ()> {
-        let growing = self.growth.one_at_a_time.lock();
-        growing.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.growth.one_at_a_time)
     }
 
     /// Error of the last growth, if it failed.
     pub(crate) fn growth_error(&self) -> Option<std::sync::Arc<str>> {
-        let error = self.growth.error.lock();
-        error.unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.growth.error).clone()
     }
 
     /// Grows the pool by one step, if it may grow and there is space. Returns whether there are new pages.

@@ -14,12 +14,10 @@ mod lookup;
 mod session_table;
 mod time;
 
-use std::sync::PoisonError;
-
 use farbank_pm::key_hash::KeyHash;
 use farbank_pm::process_stamp::ProcessStamp;
 use farbank_pm::sync::atomic::{AtomicBool, Ordering};
-use farbank_pm::sync::{Mutex, MutexGuard};
+use farbank_pm::sync::{Mutex, MutexGuard, lock};
 use farbank_pm::{Medium, Poisoned};
 use farbank_store::clock::StoreClock;
 
@@ -154,8 +152,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     }
 
     pub(crate) fn lock_balance(&self) -> MutexGuard<'_, EvictionBalance> {
-        let balance = self.maintenance.balance.lock();
-        balance.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.maintenance.balance)
     }
 
     /// Makes background maintenance stop after what it is doing.

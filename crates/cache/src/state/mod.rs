@@ -22,9 +22,8 @@ mod verify;
 mod victims;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::PoisonError;
 
-use farbank_pm::sync::{Mutex, MutexGuard};
+use farbank_pm::sync::{Mutex, MutexGuard, lock};
 use farbank_pm::{Medium, PersistCtx};
 use farbank_store::SlabClass;
 
@@ -72,7 +71,7 @@ impl<N: Medium> LockedMetadata<N> {
         classes: &'a SlotClasses,
         areas: &'a AreaTable,
     ) -> LockedState<'a, N> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         if let Some(watch) = &self.watch {
             watch(true);
         }

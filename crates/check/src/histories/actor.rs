@@ -15,14 +15,17 @@ use crate::child::{ConnectionStop, MemcachedClient, RespClient, RespReply};
 /// State that all clients of a run share.
 pub(super) struct HistoryShared {
     pub(super) began: Instant,
+    /// Whether the pool is kept full. DEL of several keys is not atomic then.
+    is_full: bool,
     /// Newest value id.
     ids: AtomicU32,
 }
 
 impl HistoryShared {
-    pub(super) fn new() -> HistoryShared {
+    pub(super) fn new(is_full: bool) -> HistoryShared {
         HistoryShared {
             began: Instant::now(),
+            is_full,
             ids: AtomicU32::new(0),
         }
     }
@@ -202,6 +205,7 @@ impl<'a> HistoryClient<'a> {
             240..=264 => FamilyCall::SetNew(vec![(one, self.shared.id())]),
             265..=279 => FamilyCall::SetNew(self.some_new()),
             280..=289 => FamilyCall::Take(one),
+            290..=309 if self.shared.is_full => FamilyCall::Delete(vec![one]),
             290..=309 => FamilyCall::Delete(self.some()),
             310..=329 => FamilyCall::Count(vec![one]),
             330..=369 => {
@@ -227,7 +231,7 @@ impl<'a> HistoryClient<'a> {
 
     /// Sends WATCH between two reads, and a MULTI that writes if nothing changed. A key that is created and removed
     /// again after WATCH counts as unchanged (docs/compatibility.md). So the client writes only if both reads returned
-    /// the same.
+    /// the same. It writes some of the keys that it watches.
     fn replace(&mut self, client: &mut RespClient) -> Result<(), ConnectionStop> {
         let family = self.select(client);
         let chosen = self.some();
@@ -246,10 +250,15 @@ impl<'a> HistoryClient<'a> {
             return expect(client, "UNWATCH", "OK");
         }
         let read = chosen.iter().copied().zip(found).collect();
-        let write: Vec<(usize, ValueId)> = chosen
-            .iter()
-            .map(|at| (*at, self.shared.grouped_id()))
+        let mut written = chosen.clone();
+        while written.len() > 1 && self.rng.one_in(2) {
+            written.swap_remove(self.rng.below(written.len() as u64) as usize);
+        }
+        let write: Vec<(usize, ValueId)> = written
+            .into_iter()
+            .map(|at| (at, self.shared.grouped_id()))
             .collect();
+        let commands = write.len();
         client.send(&["MULTI"]);
         for pair in &write {
             client.send(&valued("SET", &[*pair]));
@@ -257,7 +266,7 @@ impl<'a> HistoryClient<'a> {
         client.send(&["EXEC"]);
         let noted = self.note(family, &FamilyCall::Replace { read, write });
         client.flush()?;
-        let answer = match executed(client, chosen.len())? {
+        let answer = match executed(client, commands)? {
             TransactionOutcome::Done(_) => CallAnswer::Done,
             // A key changed since WATCH, perhaps before the second read. Then the values that were read may still be
             // current.

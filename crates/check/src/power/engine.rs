@@ -2,17 +2,10 @@
 
 use std::path::Path;
 
+use farbank_pm::media::SyncPolicy;
+
 use super::ack_sink::BatchSink;
 use super::error::PowerError;
-
-/// When a write to a file is acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SyncMode {
-    /// After the sync.
-    Always,
-    /// Before the sync. The test must detect that a power cut loses such writes.
-    Never,
-}
 
 /// Whether stores to persistent memory are written back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +19,9 @@ pub enum FlushMode {
 /// Engine that the harness can open.
 pub trait PowerEngine {
     /// Opens the pool at `path`, after creating it with [`POOL_BYTES`](super::POOL_BYTES) and
-    /// [`SEGMENT_BYTES`](super::SEGMENT_BYTES) if it does not exist.
+    /// [`SEGMENT_BYTES`](super::SEGMENT_BYTES) if it does not exist. With `syncing` other than
+    /// [`SyncPolicy::Always`], writes to a file are acknowledged before the sync: the test must detect that a power cut
+    /// loses them.
     ///
     /// # Errors
     /// The pool cannot be created or opened, or the engine reports damage.
@@ -34,7 +29,7 @@ pub trait PowerEngine {
         &self,
         path: &Path,
         flushing: FlushMode,
-        syncing: SyncMode,
+        syncing: SyncPolicy,
     ) -> Result<Box<dyn OpenEngine>, PowerError>;
 
     /// Opens the pool at `path` for a check after a power cut. The engine runs no thread of its own.

@@ -33,12 +33,14 @@ mod unflushed;
 
 use std::path::{Path, PathBuf};
 
+use farbank_pm::media::SyncPolicy;
+
 use ack_log::{AckLog, PowerSubject};
 use plan::{CheckFindings, WriterPlan};
 use served::ServedProcess;
 
 pub use ack_sink::{BatchSink, WriteStep};
-pub use engine::{FlushMode, OpenEngine, PowerEngine, SyncMode};
+pub use engine::{FlushMode, OpenEngine, PowerEngine};
 pub use error::PowerError;
 pub use replay::{ReplayDevices, ReplayFigures, mark, replay};
 pub use unflushed::UnflushedMedium;
@@ -109,7 +111,7 @@ pub fn check_and_write(
         println!("{line}");
         Ok(())
     };
-    let opened = open(engine, &all_checked, flushing, SyncMode::Always)?;
+    let opened = open(engine, &all_checked, flushing, SyncPolicy::Always)?;
     write(all_checked, &*opened, u64::MAX, &report_line)
 }
 
@@ -121,7 +123,7 @@ pub fn check_and_write(
 pub fn record(
     engine: &dyn PowerEngine,
     pool: &Path,
-    syncing: SyncMode,
+    syncing: SyncPolicy,
     mark: &(dyn Fn(&str) -> Result<(), PowerError> + Sync),
 ) -> Result<(), PowerError> {
     let checked = CheckedSubject {
@@ -249,7 +251,7 @@ fn open(
     engine: &dyn PowerEngine,
     all_checked: &[CheckedSubject],
     flushing: FlushMode,
-    syncing: SyncMode,
+    syncing: SyncPolicy,
 ) -> Result<Box<dyn OpenEngine>, PowerError> {
     let checked = all_checked
         .iter()

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use farbank_pm::fault;
@@ -12,7 +12,7 @@ use farbank_pm::sync::shuttle::scheduler::{
     PctScheduler, RandomScheduler, Schedule, Scheduler as Chooser, Task, TaskId,
 };
 use farbank_pm::sync::shuttle::{self, FailurePersistence, Runner};
-use farbank_pm::sync::thread;
+use farbank_pm::sync::{ignore_poison, thread};
 
 use super::program::{ProgramGenerator, ProgramStep};
 use super::{
@@ -504,5 +504,5 @@ impl<S: Chooser> Chooser for CountedScheduler<S> {
 
 /// Locks one of this module's own mutexes. Poisoning is ignored, because a thread that panicked had changed nothing.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    ignore_poison(mutex.lock())
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use farbank_check::power::{
-    BatchSink, FlushMode, OpenEngine, POOL_BYTES, PowerEngine, PowerError, SEGMENT_BYTES, SyncMode,
+    BatchSink, FlushMode, OpenEngine, POOL_BYTES, PowerEngine, PowerError, SEGMENT_BYTES,
     UnflushedMedium,
 };
 use farbank_kv::{CleaningMode, Config, Kv};
@@ -21,7 +21,7 @@ impl PowerEngine for KvEngine {
         &self,
         path: &Path,
         flushing: FlushMode,
-        syncing: SyncMode,
+        syncing: SyncPolicy,
     ) -> Result<Box<dyn OpenEngine>, PowerError> {
         let options = options(syncing);
         match create_path(path, POOL_BYTES, &options, &mut |_, _| {}) {
@@ -67,11 +67,7 @@ impl<M: Medium> OpenEngine for OpenKv<M> {
     }
 }
 
-fn options(syncing: SyncMode) -> OpenOptions {
-    let sync = match syncing {
-        SyncMode::Always => SyncPolicy::Always,
-        SyncMode::Never => SyncPolicy::Never,
-    };
+fn options(sync: SyncPolicy) -> OpenOptions {
     OpenOptions {
         sync,
         ..OpenOptions::default()

@@ -19,7 +19,8 @@ mod session;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use farbank_check::power::{self, AfterCheck, ReplayDevices, SyncMode};
+use farbank_check::power::{self, AfterCheck, ReplayDevices};
+use farbank_pm::media::SyncPolicy;
 
 use engine::KvEngine;
 
@@ -30,8 +31,8 @@ fn main() -> ExitCode {
         ["write", place, previous] => live(place, previous, AfterCheck::Write),
         ["vain", place, previous] => live(place, previous, AfterCheck::WriteInVain),
         ["check", place, previous] => live(place, previous, AfterCheck::End),
-        ["record", pool, device, "always"] => record(pool, device, SyncMode::Always),
-        ["record", pool, device, "never"] => record(pool, device, SyncMode::Never),
+        ["record", pool, device, "always"] => record(pool, device, SyncPolicy::Always),
+        ["record", pool, device, "never"] => record(pool, device, SyncPolicy::Never),
         ["replay", log, onto, changes, folder, subsets] => {
             let devices = [log, onto, changes, folder].map(PathBuf::from);
             replay(devices, subsets)
@@ -55,7 +56,7 @@ fn live(place: &str, previous: &str, then: AfterCheck) -> Result<(), String> {
         .map_err(|e| e.to_string())
 }
 
-fn record(pool: &str, device: &str, syncing: SyncMode) -> Result<(), String> {
+fn record(pool: &str, device: &str, syncing: SyncPolicy) -> Result<(), String> {
     let mark = |line: &str| power::mark(device, line);
     power::record(&KvEngine, Path::new(pool), syncing, &mark).map_err(|e| e.to_string())
 }

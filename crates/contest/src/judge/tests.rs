@@ -1,11 +1,12 @@
 //! Tests of the judge: a correct engine passes, and every kind of defect is reported by name.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use farbank_bench::figure::{Error, Report};
 use farbank_bench::kv::PoolPlace;
 use farbank_check::target::Target;
+use farbank_pm::sync::ignore_poison;
 
 use super::{
     Contender, ContestRound, FarMemory, JudgeOptions, JudgePhases, KidEngine, OurEngine,
@@ -112,7 +113,7 @@ struct Hand(Fault, Arc<Mutex<Held>>);
 
 impl Worker for Hand {
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Refusal> {
-        let mut held = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = ignore_poison(self.1.lock());
         held.operations += 1;
         let wrong = held.operations.is_multiple_of(ONE_IN);
         match self.0 {
@@ -128,7 +129,7 @@ impl Worker for Hand {
     }
 
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool {
-        let mut held = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = ignore_poison(self.1.lock());
         held.operations += 1;
         let wrong = held.operations.is_multiple_of(ONE_IN);
         let Some([new, old]) = held.values.get(key).cloned() else {

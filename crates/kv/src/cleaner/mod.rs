@@ -248,7 +248,13 @@ impl<M: Medium> Engine<M> {
                 .filter(|s| self.segments.is_candidate(*s))
                 .min_by_key(|s| self.info(*s).opened.load(Relaxed));
             let limit = oldest.map_or(u64::MAX, |s| self.info(s).opened.load(Relaxed));
-            if self.seal_parked(&mut cleaner.ctx, &|info| info.opened.load(Relaxed) < limit) > 0 {
+            if self
+                .sessions
+                .seal_parked(&self.segments, &mut cleaner.ctx, &|info| {
+                    info.opened.load(Relaxed) < limit
+                })
+                > 0
+            {
                 continue;
             }
             let Some(victim) = oldest else {
@@ -270,25 +276,6 @@ impl<M: Medium> Engine<M> {
             }
         }
         Ok(CleanOutcome::Nothing)
-    }
-
-    /// Seals those parked segments that `is_wanted` selects. Returns the number sealed.
-    fn seal_parked(&self, ctx: &mut PersistCtx, is_wanted: &dyn Fn(&SegmentInfo) -> bool) -> usize {
-        let mut sealed = 0;
-        for shared in self.sessions.lock().iter() {
-            let mut parked = shared.parked.lock().expect("no holder panics");
-            sealed += parked.seal(&self.segments, ctx, is_wanted);
-        }
-        sealed
-    }
-
-    /// Bytes that cleaning the parked segments would gain.
-    fn gain_of_parked(&self) -> u64 {
-        let sessions = self.sessions.lock();
-        let parked = sessions
-            .iter()
-            .map(|s| s.parked.lock().expect("no holder panics"));
-        parked.map(|parked| parked.gain(&self.segments)).sum()
     }
 
     /// Waits until readers leave a retired segment, `want` segments are free, or
@@ -322,7 +309,7 @@ impl<M: Medium> Engine<M> {
         let mut scored: Vec<(f64, u32)> = Vec::new();
         let mut oldest: Option<(u64, u32)> = None;
         let mut gain = cleaner.log.room_left(&self.segments);
-        let parked = self.gain_of_parked();
+        let parked = self.sessions.gain_of_parked(&self.segments);
         let mut has_dead_extents = false;
         for segment in 0..self.segments.count() {
             let info = self.info(segment);
@@ -346,13 +333,19 @@ impl<M: Medium> Engine<M> {
         // The extents of a large group are freed with the segment that holds the group's record. A session that writes
         // little else could keep that segment open for long.
         let has_groups = |info: &SegmentInfo| info.large_groups.load(Relaxed) > 0;
-        if has_dead_extents && self.seal_parked(&mut cleaner.ctx, &has_groups) > 0 {
+        if has_dead_extents
+            && self
+                .sessions
+                .seal_parked(&self.segments, &mut cleaner.ctx, &has_groups)
+                > 0
+        {
             return self.choose(cleaner);
         }
         if gain < payload {
             if gain + parked >= payload {
                 // The parked segments of idle sessions make up the difference.
-                self.seal_parked(&mut cleaner.ctx, &|_| true);
+                self.sessions
+                    .seal_parked(&self.segments, &mut cleaner.ctx, &|_| true);
                 return self.choose(cleaner);
             }
             return Vec::new();

@@ -324,10 +324,9 @@ impl<M: Medium> Engine<M> {
 
     /// Makes the expiry sweep visit every segment that holds a value with an expiry.
     fn sweep_all(&self) {
-        for segment in 0..self.segments.count() {
-            let due = &self.info(segment).expires_ms;
-            if due.load(Relaxed) != 0 {
-                due.store(1, Relaxed);
+        for info in self.segments.infos() {
+            if info.expires_ms.load(Relaxed) != 0 {
+                info.expires_ms.store(1, Relaxed);
             }
         }
     }

@@ -12,7 +12,10 @@
 //! KV-PEND-3  A pending write without a ticket may be read only by the session that staged it: its bytes are in
 //!     that session's buffer. A pending write with a ticket may be read from the medium by any session.
 //! KV-PEND-4  All pending writes of one key that have no ticket belong to one session.
-//! KV-PEND-5  A thread that removes a pending write, or sets its ticket, wakes the sessions that wait for that.
+//! KV-PEND-5  A thread that removes a pending write or a read guard, or sets a ticket, wakes the sessions that wait for
+//!     that.
+//! KV-PEND-6  A session that has staged a group guards each key that the group has read and does not write, until the
+//!     group is drained. Meanwhile no other session writes such a key (KV-GROUP-7).
 
 use std::time::{Duration, Instant};
 
@@ -49,21 +52,42 @@ impl PendingWrite {
     pub(crate) const NO_RECLAIM_STAMP: u64 = u64::MAX;
 }
 
+/// A key that a staged group has read and does not write (KV-PEND-6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ReadGuard {
+    hash: u64,
+    session: u32,
+    /// The thread that staged the group.
+    thread: u32,
+}
+
 /// The state that a stripe's lock guards.
 #[derive(Debug, Default)]
 pub(crate) struct StripeState {
     pub seq: u64,
     pub pending: Vec<PendingWrite>,
-    /// Number of sessions that wait for a pending write to be drained or removed.
+    guards: Vec<ReadGuard>,
+    /// Number of sessions that wait for a pending write or a guard.
     waiting: u32,
 }
 
 impl StripeState {
-    /// Returns a pending write of `hash`'s key that a session other than `session` has staged and not drained.
-    fn undrained_by_other(&self, hash: u64, session: u32) -> Option<&PendingWrite> {
+    /// Returns the thread of a session other than `session` that has staged and not drained a write of `hash`'s key, or
+    /// a group that has read it.
+    fn staged_by_other(&self, hash: u64, session: u32) -> Option<u32> {
         let is_foreign =
             |p: &&PendingWrite| p.hash == hash && p.ticket.is_none() && p.session != session;
-        self.pending.iter().find(is_foreign)
+        let write = self.pending.iter().find(is_foreign).map(|p| p.thread);
+        write.or_else(|| self.guarded_by_other(hash, session))
+    }
+
+    /// Returns the thread of a session other than `session` that guards `hash`'s key.
+    fn guarded_by_other(&self, hash: u64, session: u32) -> Option<u32> {
+        let is_foreign = |guard: &&ReadGuard| guard.hash == hash && guard.session != session;
+        self.guards
+            .iter()
+            .find(is_foreign)
+            .map(|guard| guard.thread)
     }
 }
 
@@ -71,7 +95,7 @@ impl StripeState {
 #[derive(Debug, Default)]
 pub(crate) struct Stripe {
     inner: Mutex<StripeState>,
-    /// Signalled when a pending write is drained or removed, if a session waits for that.
+    /// Signalled when a pending write is drained or removed, or a guard is removed, if a session waits for that.
     changed: Condvar,
     /// Number of pending writes, readable without the lock.
     listed: AtomicU32,
@@ -99,12 +123,12 @@ impl Stripe {
         })
     }
 
-    /// Waits until no session other than `session` has an undrained write of `hash`'s key. Returns false if that takes
-    /// longer than `limit`.
+    /// Waits until no session other than `session` has an undrained write of `hash`'s key, or guards it. Returns false
+    /// if that takes longer than `limit`.
     pub(crate) fn wait_for_others(&self, hash: u64, session: u32, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut inner = self.inner.lock().expect("no holder panics");
-        while inner.undrained_by_other(hash, session).is_some() {
+        while inner.staged_by_other(hash, session).is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -160,9 +184,39 @@ impl LockedStripe<'_> {
         }
     }
 
-    /// Returns a pending write of `hash`'s key that a session other than `session` has staged and not drained.
-    pub(crate) fn foreign(&self, hash: u64, session: u32) -> Option<&PendingWrite> {
-        self.guard.undrained_by_other(hash, session)
+    /// Returns the thread of a session other than `session` that has staged and not drained a write of `hash`'s key, or
+    /// that guards it. The thread is 0 if it is not known.
+    pub(crate) fn foreign(&self, hash: u64, session: u32) -> Option<u32> {
+        self.guard.staged_by_other(hash, session)
+    }
+
+    /// Returns whether a session other than `session` guards `hash`'s key (KV-PEND-6).
+    #[inline]
+    pub(crate) fn is_guarded(&self, hash: u64, session: u32) -> bool {
+        self.guard.guarded_by_other(hash, session).is_some()
+    }
+
+    /// Guards `hash`'s key for `session`, which runs in `thread`. Returns false if the session guards it already.
+    pub(crate) fn add_guard(&mut self, hash: u64, session: u32, thread: u32) -> bool {
+        let added = ReadGuard {
+            hash,
+            session,
+            thread,
+        };
+        let is_new = !self.guard.guards.contains(&added);
+        if is_new {
+            self.guard.guards.push(added);
+        }
+        is_new
+    }
+
+    /// Removes the guard of `session` on `hash`'s key.
+    pub(crate) fn remove_guard(&mut self, hash: u64, session: u32) {
+        let is_own = |guard: &ReadGuard| guard.hash == hash && guard.session == session;
+        if let Some(found) = self.guard.guards.iter().position(is_own) {
+            self.guard.guards.swap_remove(found);
+            self.wake();
+        }
     }
 
     /// Sets the ticket of the pending write `seq`, which has been drained.

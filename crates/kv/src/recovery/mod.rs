@@ -439,7 +439,7 @@ fn mark_extents_used<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Opt
             if value_len.is_some() {
                 info.used.store((FIRST + len) as u32, Relaxed);
             }
-            engine.segments.count_extent(info);
+            engine.space().count_extent(info);
         }
     }
 }

@@ -239,7 +239,7 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
         if state as u32 == u32_at(bytes, 40) {
             info.set_state(state);
             if matches!(state, SegmentState::Extent | SegmentState::Members) {
-                engine.segments.count_extent(info);
+                engine.space().count_extent(info);
             }
         }
     }

@@ -249,11 +249,6 @@ impl<M: Medium> Segments<M> {
         self.space.count_all_sealed(self.infos());
     }
 
-    /// Counts an extent that has been filled.
-    pub(crate) fn count_extent(&self, info: &SegmentInfo) {
-        self.space.count_extent(info);
-    }
-
     /// Retires an extent's segment and subtracts it from the counts. Returns false if the segment is not an extent.
     pub(crate) fn empty_extent(&self, info: &SegmentInfo) -> bool {
         let is_value = info.transition(SegmentState::Extent, SegmentState::Retired);

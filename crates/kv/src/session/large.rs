@@ -95,7 +95,7 @@ impl<M: Medium> KvSession<M> {
         let info = engine.info(segment);
         info.set_state(state);
         info.used.store((FIRST + bytes.len()) as u32, Relaxed);
-        engine.segments.count_extent(info);
+        engine.space().count_extent(info);
         let written = bytes.len() as u64;
         engine.counters.user_bytes.fetch_add(written, Relaxed);
         let generation = info.generation.load(Relaxed);

@@ -114,6 +114,8 @@ struct ReadPin {
 #[derive(Default)]
 struct StagedBatch {
     writes: Vec<StagedWrite>,
+    /// Hashes of the keys that this session guards until the batch is drained (KV-PEND-6).
+    guarded: Vec<u64>,
     /// Extent tables of staged writes.
     tables: Vec<Vec<u8>>,
     /// Whether extents were written since the last drain.
@@ -305,7 +307,11 @@ impl<M: Medium> KvSession<M> {
                 self.free_unwritten_extents(&large);
                 return Ok(None);
             }
-            match self.newest(&locked, hash, draft.key) {
+            let newest = match locked.is_guarded(hash, self.id) {
+                true => NewestValue::OtherSession,
+                false => self.newest(&locked, hash, draft.key),
+            };
+            match newest {
                 NewestValue::OtherSession => {
                     drop(locked);
                     if let Err(error) = self.wait_for_other(hash) {
@@ -424,10 +430,18 @@ impl<M: Medium> KvSession<M> {
             list_drained(&self.engine, &writes, ticket);
             self.tickets.unsynced.push_back((ticket, writes));
         }
+        self.remove_guards();
         self.flush_counters();
         self.unpin();
         self.engine.grow_index();
         Ok(ticket)
+    }
+
+    /// Removes this session's guards: its groups are drained, or abandoned.
+    fn remove_guards(&mut self) {
+        for hash in self.batch.guarded.drain(..) {
+            self.engine.stripe(hash).lock().remove_guard(hash, self.id);
+        }
     }
 
     /// Adds this session's counts to the engine's counters.
@@ -654,6 +668,7 @@ impl<M: Medium> KvSession<M> {
                 self.engine.stripe(write.hash).lock().unlist(write.seq);
             }
         }
+        self.remove_guards();
         self.log.discard();
         // The extents need not be durable, and no store to them is in flight: the stripe locks taken since have
         // drained the write-combining buffers (KV-LARGE-5).

@@ -2,9 +2,10 @@
 //!
 //! When the ticket of a batch is durable, each of its writes is unlisted from its stripe, and the index entry is
 //! updated to its record, under the stripe's lock; the record that it replaces is counted as dead. The members of a
-//! group are published under [`Engine::groups`], which makes overlapping readers retry (KV-GROUP-2). Where tickets become
-//! durable later than they are issued, a session may supersede a member of another session's group that is durable
-//! and not published yet. It first publishes that group (KV-GROUP-4).
+//! group are published within [`PendingWrites::publish_group`](crate::pending::PendingWrites::publish_group), which
+//! makes overlapping readers retry (KV-GROUP-2). Where tickets become durable later than they are issued, a session may
+//! supersede a member of another session's group that is durable and not published yet. It first publishes that group
+//! (KV-GROUP-4).
 
 use farbank_pm::fault;
 use farbank_pm::medium::Drain;

@@ -59,7 +59,7 @@ impl<M: Medium> KvSession<M> {
         len <= self.room.admitted || self.engine.fits(len, self.uncounted())
     }
 
-    /// Bytes of this session that [`Engine::live`](crate::engine::Engine::live) does not count yet.
+    /// Bytes of this session that [`SpaceAccounting`](crate::segments::space::SpaceAccounting) does not count yet.
     #[inline]
     fn uncounted(&self) -> i64 {
         self.accounts.live + self.accounts.unpublished

@@ -1,4 +1,5 @@
-//! Waiting for another session: the treatment of a write whose key has a staged write of another session.
+//! Waiting for another session: the treatment of a write whose key another session has staged, or guards for a staged
+//! group (KV-PEND-6).
 //!
 //! ```text
 //!   session A   put k ── staged ........................ commit, or drop
@@ -21,7 +22,8 @@ use farbank_store::{CONFLICT_WAIT, ConflictPolicy, Error};
 const NAP: Duration = Duration::from_millis(100);
 
 impl<M: Medium> KvSession<M> {
-    /// Waits until no other session has an undrained write of `hash`'s key (KV-COMMIT-2). Nothing may be locked.
+    /// Waits until no other session has an undrained write of `hash`'s key, or guards it (KV-COMMIT-2). Nothing may be
+    /// locked.
     ///
     /// # Errors
     /// [`Error::Conflict`] if this thread staged the other write, or if this session must not wait with its staged
@@ -38,8 +40,8 @@ impl<M: Medium> KvSession<M> {
         let engine = Arc::clone(&self.engine);
         let stripe = engine.stripe(hash);
         if let Some(theirs) = stripe.lock().foreign(hash, self.id)
-            && theirs.thread != 0
-            && theirs.thread == this_thread()
+            && theirs != 0
+            && theirs == this_thread()
         {
             return Err(Error::Conflict);
         }

@@ -1,4 +1,5 @@
-//! The engine under the crash explorer, with a few fixed seeds in every persistency mode. The suite `crash` runs more.
+//! The engine under the crash explorer, with a fixed seed in every persistency mode. The suite `crash` runs more seeds,
+//! and those of these tests.
 
 use farbank_check::explore::{ExploreConfig, explore, explore_seed};
 use farbank_check::target::Target;
@@ -30,13 +31,13 @@ fn nothing_acknowledged_is_lost_when_every_operation_is_a_batch() {
 #[test]
 fn nothing_acknowledged_is_lost_between_slices_of_a_pass() {
     for persistency in [Persistency::Adr, Persistency::Page] {
-        holds_of(&KvTarget::Slices, persistency, 0..2);
+        holds_of(&KvTarget::Slices, persistency, 0..1);
     }
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_when_caches_are_not_durable() {
-    holds(Persistency::Adr, 0..2);
+    holds(Persistency::Adr, 0..1);
 }
 
 #[test]
@@ -47,17 +48,15 @@ fn nothing_acknowledged_is_lost_when_caches_are_durable() {
 /// The other tests here cover segment maps only if opens use them.
 #[test]
 fn opens_that_are_explored_read_segments_by_their_maps() {
-    for persistency in [Persistency::Adr, Persistency::Word, Persistency::Page] {
-        let before = segments_mapped();
-        holds(persistency, 2..3);
-        let mapped = segments_mapped() - before;
-        assert!(mapped > 50, "{persistency}: {mapped} segments");
-    }
+    let before = segments_mapped();
+    holds(Persistency::Page, 2..3);
+    let mapped = segments_mapped() - before;
+    assert!(mapped > 50, "{mapped} segments");
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_when_words_overtake_each_other() {
-    holds(Persistency::Word, 0..2);
+    holds(Persistency::Word, 0..1);
 }
 
 #[test]
@@ -77,14 +76,14 @@ fn nothing_acknowledged_is_lost_in_any_crash_image_that_recovery_can_tell_apart(
 /// Seed 7 covers a stale `sealed` of a segment that was never opened: records beyond it must not be lost.
 #[test]
 fn nothing_acknowledged_is_lost_when_sectors_are_lost_between_syncs() {
-    holds(Persistency::Page, 6..8);
+    holds(Persistency::Page, 7..8);
 }
 
 /// Seed 5 covers two losses of synced large values under `everysec`: extents that are recycled before the newer values
 /// are durable, and MOVED copies of records whose extents are not durable.
 #[test]
 fn nothing_synced_is_lost_where_drains_are_relaxed() {
-    holds(Persistency::Relaxed, 5..7);
+    holds(Persistency::Relaxed, 5..6);
 }
 
 #[test]

@@ -3,10 +3,9 @@
 use farbank_store::{GroupDecision, Key};
 
 use super::context::CommandContext;
-use super::error::{CommandError, NOT_IN_GROUP, NOT_INTEGER, SYNTAX};
+use super::error::{CommandError, NOT_INTEGER, SYNTAX};
 use super::strings::STRING;
 use super::text;
-use crate::exec_context::StoreAccess;
 use crate::glob::{LetterCase, matches};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
@@ -175,10 +174,7 @@ fn all_keys(
     wanted: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Option<Vec<Vec<u8>>>, CommandError> {
     let (db, threads) = (ctx.client.db, ctx.shared.threads);
-    let session = match &mut ctx.store {
-        StoreAccess::Session(session) => session,
-        StoreAccess::Group(_) => return Err(NOT_IN_GROUP),
-    };
+    let session = ctx.session()?;
     let (mut all, mut cursor, mut bytes) = (Vec::new(), 0, 0);
     loop {
         cursor = session.scan(db, cursor, STRIDE, &mut |key, _| {

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
+
+use farbank_pm::sync::ignore_poison;
 
 use super::connection::Connection;
 use crate::lock::lock;
@@ -62,8 +64,7 @@ impl LongRequests {
             if let Some(lent) = queue.pop_front() {
                 return Some(lent);
             }
-            let woken = self.arrived.wait(queue);
-            queue = woken.unwrap_or_else(PoisonError::into_inner);
+            queue = ignore_poison(self.arrived.wait(queue));
         }
     }
 

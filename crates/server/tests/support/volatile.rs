@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use farbank_pm::sync::ignore_poison;
 use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
 use farbank_store::{
     Absence, BeforeValue, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep, GroupDecision,
@@ -141,11 +142,11 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        ignore_poison(self.state.lock())
     }
 
     pub(crate) fn gate(&self) -> MutexGuard<'_, Gate> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+        ignore_poison(self.gate.lock())
     }
 
     /// Waits at the closed gate if an operation has many keys.
@@ -154,8 +155,7 @@ impl Inner {
         let mut gate = self.gate();
         gate.waiting += 1;
         while keys >= MANY && gate.is_closed {
-            let woken = self.opened.wait(gate);
-            gate = woken.unwrap_or_else(PoisonError::into_inner);
+            gate = ignore_poison(self.opened.wait(gate));
         }
         gate.waiting -= 1;
     }

@@ -72,12 +72,7 @@ impl SessionClient {
             return Ok(answer);
         };
         let bytes = value.encode();
-        let value = Value {
-            bytes: &bytes,
-            expires_ms: *expires_ms,
-            flags: names::flags_of(*value),
-            ..Value::default()
-        };
+        let value = to_store(*value, &bytes, *expires_ms);
         let done = self.session.put_durable(KeyName::of(*key).as_key(), value);
         if let Ok((_, ticket)) = done {
             self.session.wait(ticket).map_err(|e| e.to_string())?;
@@ -195,6 +190,16 @@ impl TargetClient for SessionClient {
     }
 }
 
+/// Returns `value`, encoded as `bytes`, with the flags that are stored with it.
+fn to_store(value: Stored, bytes: &[u8], expires_ms: u64) -> Value<'_> {
+    Value {
+        bytes,
+        expires_ms,
+        flags: names::flags_of(value),
+        ..Value::default()
+    }
+}
+
 fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &KeyWrite) -> Result<OpAnswer, Error> {
     match write {
         KeyWrite::Put {
@@ -203,12 +208,7 @@ fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &KeyWrite) -> Result<OpAnswe
             expires_ms,
         } => {
             let bytes = value.encode();
-            let value = Value {
-                bytes: &bytes,
-                expires_ms: *expires_ms,
-                flags: names::flags_of(*value),
-                ..Value::default()
-            };
+            let value = to_store(*value, &bytes, *expires_ms);
             ops.put(KeyName::of(*key).as_key(), value)
                 .map(|_| OpAnswer::Done)
         }

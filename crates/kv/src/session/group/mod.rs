@@ -14,8 +14,9 @@
 //! # Invariants
 //! KV-GROUP-1  The stripes of all keys are locked, in order, from the body's first read until the last write is listed. So no
 //!     other session writes these keys meanwhile.
-//! KV-GROUP-2  Members get their ticket, and are published, under [`Engine::groups`]; readers that overlap with this retry.
-//!     So readers see all members or none, even if the ticket becomes durable early.
+//! KV-GROUP-2  Members get their ticket, and are published, within
+//!     [`PendingWrites::publish_group`](crate::pending::PendingWrites::publish_group); readers that overlap with this
+//!     retry. So readers see all members or none, even if the ticket becomes durable early.
 //! KV-GROUP-3  A group does not depend on other writes that are not durable: a value that it read and that is not durable
 //!     becomes a member, too. Otherwise a crash could keep the group and lose the value on which it was decided.
 //! KV-GROUP-4  A write that replaces a member is not visible before the whole group is. So a reader that has seen one key as
@@ -27,6 +28,9 @@
 //!     keep the dependent write and lose the other members. If the group has too many keys, the write instead waits
 //!     until the group is durable. So does a group that depends on another one where a drain is a fence: that wait is
 //!     short.
+//! KV-GROUP-7  Keys that a group has read and does not write are guarded until the group is drained (KV-PEND-6). So a later
+//!     write of such a key becomes durable and visible after the group. Otherwise a reader could see that write and not
+//!     the group, although the group was decided on the value before it.
 
 mod plan;
 
@@ -76,7 +80,7 @@ struct GroupOps<'a, M: Medium> {
 
 /// What must happen before a group is tried again.
 enum GroupRetry {
-    /// Another session must drain its write of this hash's key.
+    /// Another session must drain its write of this hash's key, or its group that has read the key.
     Foreign(u64),
     /// There must be room for this many bytes and this many extents.
     Room(usize, u32),
@@ -192,6 +196,12 @@ impl<M: Medium> KvSession<M> {
         }
         let (mut slots, by_key) = (ops.slots, ops.by_key);
         if slots.iter().all(|slot| slot.change == UpdateDecision::Keep) {
+            if slots
+                .iter()
+                .any(|slot| matches!(slot.newest, NewestValue::Staged(_)))
+            {
+                self.guard_keys(engine, &kept_hashes(&slots), &mut locks);
+            }
             return Ok(Ok(GroupDecision::Apply));
         }
         if let Some(retry) = self.check_group_dependencies(&slots, &by_key, keys.len() - named)? {
@@ -200,6 +210,14 @@ impl<M: Medium> KvSession<M> {
         if let Some(ticket) = self.add_undurable_reads(&mut slots)? {
             return Ok(Err(GroupRetry::Durable(ticket)));
         }
+        let is_guarded = |slot: &GroupKey| {
+            let locked = &locks[lock_of(engine, &locks, slot.hash)].1;
+            slot.change != UpdateDecision::Keep && locked.is_guarded(slot.hash, self.id)
+        };
+        if let Some(number) = slots.iter().position(is_guarded) {
+            return Ok(Err(GroupRetry::Foreign(slots[number].hash)));
+        }
+        let kept = kept_hashes(&slots);
         let mut members: Vec<(Key<'_>, GroupKey)> = Vec::with_capacity(slots.len());
         let mut names: Vec<(&KeyRef, usize)> = by_key.iter().map(|(k, i)| (k, *i)).collect();
         names.sort_by_key(|(_, index)| *index);
@@ -214,7 +232,27 @@ impl<M: Medium> KvSession<M> {
                 ));
             }
         }
-        self.write_members(engine, class, members, &mut locks)
+        let written = self.write_members(engine, class, members, &mut locks)?;
+        if written.is_ok() {
+            self.guard_keys(engine, &kept, &mut locks);
+        }
+        Ok(written)
+    }
+
+    /// Guards keys until the batch is drained (KV-GROUP-7).
+    fn guard_keys(
+        &mut self,
+        engine: &Engine<M>,
+        hashes: &[u64],
+        locks: &mut [(usize, LockedStripe<'_>)],
+    ) {
+        situation!("kv.group_guards", !hashes.is_empty());
+        for &hash in hashes {
+            let locked = &mut locks[lock_of(engine, locks, hash)].1;
+            if locked.add_guard(hash, self.id, this_thread()) {
+                self.batch.guarded.push(hash);
+            }
+        }
     }
 
     /// Returns what must happen before the group is written (KV-GROUP-6). `None` if it depends on no member of a group that
@@ -488,6 +526,14 @@ fn lock_all<'a, M: Medium>(
         .into_iter()
         .map(|n| (n, engine.pending.numbered(n).lock()))
         .collect()
+}
+
+/// Returns the hashes of the keys that a group keeps as they are.
+fn kept_hashes(slots: &[GroupKey]) -> Vec<u64> {
+    let kept = slots
+        .iter()
+        .filter(|slot| slot.change == UpdateDecision::Keep);
+    kept.map(|slot| slot.hash).collect()
 }
 
 fn lock_of<M: Medium>(engine: &Engine<M>, locks: &[(usize, LockedStripe<'_>)], hash: u64) -> usize {

@@ -32,21 +32,14 @@ impl CommandContext<'_> {
     /// Operations on single keys.
     #[inline]
     pub(in crate::commands) fn ops(&mut self) -> &mut dyn Ops {
-        match &mut self.store {
-            StoreAccess::Session(session) => &mut **session,
-            StoreAccess::Group(ops) => &mut **ops,
-        }
+        self.store.ops()
     }
 
     /// Operations on single keys, the reply buffer, and buffers for large replies.
     pub(in crate::commands) fn ops_and_out(
         &mut self,
     ) -> (&mut dyn Ops, &mut ReplyBuffer, &mut BufferPool) {
-        let ops: &mut dyn Ops = match &mut self.store {
-            StoreAccess::Session(session) => &mut **session,
-            StoreAccess::Group(ops) => &mut **ops,
-        };
-        (ops, self.out, &mut self.thread.buffer_pool)
+        (self.store.ops(), self.out, &mut self.thread.buffer_pool)
     }
 
     /// [`Ops::update`] for a command whose reply does not contain the value. Counts the value's bytes in `request.hidden_bytes`.
