@@ -66,7 +66,7 @@ impl Drop for MemoryServer {
 fn connect(reactor: &Reactor, servers: &[&MemoryServer]) -> TcpFabric {
     let settings = TcpSettings {
         servers: servers.iter().map(|server| server.address).collect(),
-        compute: 3,
+        compute: Some(3),
         key: SharedKey::new(KEY).unwrap(),
         timeout: Duration::from_secs(10),
     };

@@ -45,6 +45,12 @@ impl LeaseTable {
         self.leases[usize::from(compute)].epoch
     }
 
+    /// Returns whether the lease of `compute` has expired at time `now`, or `compute` has never had an epoch.
+    pub(crate) fn is_free(&self, compute: u16, now: u64) -> bool {
+        let lease = self.leases[usize::from(compute)];
+        lease.epoch == 0 || now >= lease.renewed + self.duration
+    }
+
     /// Renews the lease of `compute` at time `now`.
     pub(crate) fn renew(&mut self, compute: u16, now: u64) {
         self.leases[usize::from(compute)].renewed = now;

@@ -75,7 +75,7 @@ fn start_servers() -> (Vec<TcpServer>, Vec<SocketAddr>) {
 fn connect(reactor: &Reactor, addresses: &[SocketAddr], compute: u16) -> TcpFabric {
     let settings = TcpSettings {
         servers: addresses.to_vec(),
-        compute,
+        compute: Some(compute),
         key: key(),
         timeout: Duration::from_secs(20),
     };

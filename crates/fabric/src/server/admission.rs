@@ -104,9 +104,8 @@ impl Admission {
         let joined = &mut state.joined.0[usize::from(caller.compute)];
         match caller.attempt {
             FIRST_ATTEMPT if caller.epoch <= *joined => return Err(Refusal::Fenced),
-            FIRST_ATTEMPT => *joined = caller.epoch,
-            _ if caller.epoch != *joined => return Err(Refusal::Fenced),
-            _ => {}
+            _ if caller.epoch < *joined => return Err(Refusal::Fenced),
+            _ => *joined = caller.epoch,
         }
         let newest = state
             .newest

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{EPOCH_MAX, LeaseSettings};
+use super::{EPOCH_MAX, FIRST_ATTEMPT, LeaseSettings};
 use crate::lease_table::{LeaseCheck, LeaseTable};
 use crate::wire::{FLOORS, Floors, Grant, Report};
 
@@ -31,6 +31,16 @@ struct ManagerState {
     /// Version that raised the floor of each compute server last.
     raised_in: Vec<u64>,
     members: HashMap<u16, MemberState>,
+    /// Compute servers that have left an epoch: the epoch, and the number of its last connection (LEASE-6).
+    left: HashMap<u16, (u8, u64)>,
+}
+
+/// The number, the epoch and the first connection of a compute server that joins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct JoinedEpoch {
+    pub(super) compute: u16,
+    pub(super) epoch: u8,
+    pub(super) attempt: u64,
 }
 
 pub(super) struct LeaseManager {
@@ -56,6 +66,7 @@ impl LeaseManager {
                 version: 1,
                 raised_in: vec![1; FLOORS],
                 members: HashMap::new(),
+                left: HashMap::new(),
             }),
             changed: Condvar::new(),
         }
@@ -76,18 +87,38 @@ impl LeaseManager {
         self.state().leases.renew(compute, now);
     }
 
-    /// Begins a new epoch of `compute` and its lease. All earlier epochs end. Returns `None` if it has used all epochs.
-    pub(super) fn join(&self, compute: u16) -> Option<u8> {
+    /// Begins a new epoch of `compute` and its lease, or continues an epoch that it has left (LEASE-6). All earlier
+    /// epochs end. Returns `None` if it has used all epochs.
+    pub(super) fn join(&self, compute: u16) -> Option<JoinedEpoch> {
+        let now = self.now();
+        let joined = self.state().join(compute, now);
+        self.changed.notify_all();
+        joined
+    }
+
+    /// Like [`LeaseManager::join`], for any number that is not in use. Returns `None` if there is none with an epoch
+    /// left.
+    pub(super) fn join_any(&self) -> Option<JoinedEpoch> {
         let now = self.now();
         let mut state = self.state();
-        let epoch = state.leases.epoch(compute) + 1;
-        if epoch > EPOCH_MAX {
-            return None;
-        }
-        state.raise(compute, epoch);
-        state.leases.renew(compute, now);
+        let left = state.left.keys().copied().min();
+        let compute = left.or_else(|| {
+            // The highest numbers first: those that users select are low.
+            let numbers = (0..FLOORS as u16).rev();
+            let free = numbers.filter(|number| state.leases.is_free(*number, now));
+            free.min_by_key(|number| state.leases.epoch(*number))
+        })?;
+        let joined = state.join(compute, now);
         self.changed.notify_all();
-        Some(epoch)
+        joined
+    }
+
+    /// Records that `compute` has left `epoch`, in which it has made `attempt` connections at most (LEASE-6).
+    pub(super) fn leave(&self, compute: u16, epoch: u8, attempt: u64) {
+        let mut state = self.state();
+        if epoch == state.leases.epoch(compute) && attempt < u64::MAX {
+            state.left.insert(compute, (epoch, attempt));
+        }
     }
 
     /// Checks the lease of `compute` in `epoch`. Returns the floor of `compute` if the epoch has ended, also by this
@@ -178,6 +209,28 @@ impl LeaseManager {
 }
 
 impl ManagerState {
+    fn join(&mut self, compute: u16, now: u64) -> Option<JoinedEpoch> {
+        let current = self.leases.epoch(compute);
+        let joined = match self.left.remove(&compute) {
+            Some((epoch, attempt)) if epoch == current => JoinedEpoch {
+                compute,
+                epoch,
+                attempt: attempt + 1,
+            },
+            _ if current < EPOCH_MAX => {
+                self.raise(compute, current + 1);
+                JoinedEpoch {
+                    compute,
+                    epoch: current + 1,
+                    attempt: FIRST_ATTEMPT,
+                }
+            }
+            _ => return None,
+        };
+        self.leases.renew(compute, now);
+        Some(joined)
+    }
+
     /// Raises the floor of `compute` in a new version.
     fn raise(&mut self, compute: u16, floor: u8) {
         self.leases.raise(compute, floor);
@@ -206,11 +259,15 @@ mod tests {
         }
     }
 
+    fn epoch_of(joined: Option<JoinedEpoch>) -> Option<u8> {
+        joined.map(|joined| joined.epoch)
+    }
+
     #[test]
     fn an_epoch_is_fenced_when_each_member_has_applied_the_floor_or_its_lease_has_ended() {
         let manager = LeaseManager::new(LEASES, Floors::new());
         thread::sleep(LEASES.member * 3 / 2);
-        assert_eq!(manager.join(5), Some(1));
+        assert_eq!(epoch_of(manager.join(5)), Some(1));
         let grant = manager.grant(1, &report(0)).unwrap();
         assert_eq!(manager.check(5, 1), None);
         thread::sleep(LEASES.compute);
@@ -245,7 +302,7 @@ mod tests {
         assert!(!manager.is_fenced(5));
         thread::sleep(LEASES.member);
         assert!(manager.is_fenced(5));
-        assert_eq!(manager.join(5), Some(5));
+        assert_eq!(epoch_of(manager.join(5)), Some(5));
     }
 
     #[test]
@@ -254,7 +311,45 @@ mod tests {
         let mut floors = Floors::new();
         floors.0[7] = 62;
         assert_eq!(manager.merge(&floors), [(7, 62)]);
-        assert_eq!(manager.join(7), Some(63));
+        assert_eq!(epoch_of(manager.join(7)), Some(63));
         assert_eq!(manager.join(7), None);
+    }
+
+    #[test]
+    fn a_left_epoch_is_continued_by_the_next_join_and_an_ended_one_is_not() {
+        let manager = LeaseManager::new(LEASES, Floors::new());
+        let first = manager.join_any().unwrap();
+        assert_eq!((first.compute, first.epoch), (FLOORS as u16 - 1, 1));
+        let other = manager.join_any().unwrap();
+        assert_ne!(other.compute, first.compute);
+        manager.leave(first.compute, first.epoch, 9);
+        let next = JoinedEpoch {
+            attempt: 10,
+            ..first
+        };
+        assert_eq!(manager.join_any(), Some(next));
+        manager.leave(next.compute, next.epoch, 10);
+        thread::sleep(LEASES.compute);
+        assert_eq!(manager.check(next.compute, next.epoch), Some(2));
+        let joined = manager.join(next.compute).unwrap();
+        assert_eq!((joined.epoch, joined.attempt), (3, FIRST_ATTEMPT));
+    }
+
+    #[test]
+    fn a_number_whose_lease_has_not_expired_is_not_given_out() {
+        let manager = LeaseManager::new(LEASES, Floors::new());
+        let mut given: Vec<_> = (0..FLOORS)
+            .filter_map(|_| manager.join_any())
+            .map(|joined| joined.compute)
+            .collect();
+        // Slow machines: a lease may have expired meanwhile.
+        if manager.now() < LEASES.compute.as_nanos() as u64 {
+            given.sort_unstable();
+            given.dedup();
+            assert_eq!(given.len(), FLOORS);
+            assert_eq!(manager.join_any(), None);
+        }
+        thread::sleep(LEASES.compute);
+        assert_eq!(manager.join_any().map(|joined| joined.epoch), Some(2));
     }
 }

@@ -46,6 +46,9 @@
 //! LEASE-5  An epoch of a compute server begins once on each server, which keeps the newest epoch in its memory. A lease server
 //!     that has lost its memory may give out an epoch again. Then a member that knows the epoch refuses the first
 //!     connection in it, and the compute server joins again, until the lease server has learned the member's floors.
+//! LEASE-6  A compute server that holds no lock and has no request under way may leave its epoch. The lease server gives a left
+//!     epoch to the next process, with a higher number for its first connection. So each memory server that the next
+//!     process uses refuses the connections of the former (MEMSRV-3).
 //!
 //! # Failures
 //! | failure                             | effect                                                                       |
@@ -76,7 +79,8 @@ pub use memory::{MemoryError, MemorySettings, WordMemory};
 
 use crate::service::{LEASE_SERVER, ServiceRequest, ServiceResponse};
 use crate::wire::{
-    BatchReader, FLOORS, Failure, Grant, Refusal, Report, VerbRef, WireError, response_bytes,
+    ANY_COMPUTE, BatchReader, FLOORS, Failure, Grant, Refusal, Report, VerbRef, WireError,
+    response_bytes,
 };
 use admission::Admission;
 use lease_manager::LeaseManager;
@@ -148,7 +152,9 @@ impl<M: Medium> MemoryNode<M> {
 
     /// Admits a connection of a compute server, and ends its earlier ones (MEMSRV-3).
     pub(crate) fn connect(&self, ctx: &mut PersistCtx, caller: Caller) -> Result<(), Refusal> {
-        if usize::from(caller.compute) >= FLOORS || caller.epoch > EPOCH_MAX {
+        let is_any = caller.compute == ANY_COMPUTE && caller.epoch == 0;
+        let is_number = usize::from(caller.compute) < FLOORS || is_any;
+        if !is_number || caller.epoch > EPOCH_MAX {
             return Err(Refusal::BadNumber);
         }
         // Epoch 0 can only join, so it needs no order.
@@ -160,6 +166,15 @@ impl<M: Medium> MemoryNode<M> {
                 self.memory.record_join(ctx, caller.compute, caller.epoch);
                 Ok(())
             }
+        }
+    }
+
+    /// Admits a connection of a member that reports.
+    pub(crate) fn admit_member(&self, member: u16) -> Result<(), Refusal> {
+        match &self.manager {
+            None => Err(Refusal::NotLeaseServer),
+            Some(_) if member == LEASE_SERVER => Err(Refusal::BadNumber),
+            Some(_) => Ok(()),
         }
     }
 
@@ -269,6 +284,13 @@ impl<M: Medium> MemoryNode<M> {
                     ServiceResponse::Alive
                 })
             }
+            ServiceRequest::Leave { attempt } => {
+                let manager = self.manager.as_ref().ok_or(Failure::Rejected)?;
+                self.admission.execute(caller, || {
+                    manager.leave(caller.compute, caller.epoch, attempt.max(caller.attempt));
+                    ServiceResponse::Left
+                })
+            }
             ServiceRequest::CheckLease { compute, epoch } => {
                 self.admission.execute(caller, || ())?;
                 self.check_lease(ctx, compute, epoch)
@@ -279,11 +301,19 @@ impl<M: Medium> MemoryNode<M> {
 
     fn join(&self, ctx: &mut PersistCtx, compute: u16) -> Result<ServiceResponse, Failure> {
         let manager = self.manager.as_ref().ok_or(Failure::Rejected)?;
-        let Some(epoch) = manager.join(compute) else {
+        let joined = match compute {
+            ANY_COMPUTE => manager.join_any(),
+            _ => manager.join(compute),
+        };
+        let Some(joined) = joined else {
             return Ok(ServiceResponse::Full);
         };
-        self.raise(ctx, compute, epoch);
-        Ok(ServiceResponse::Epoch(epoch))
+        self.raise(ctx, joined.compute, joined.epoch);
+        Ok(ServiceResponse::Joined {
+            compute: joined.compute,
+            epoch: joined.epoch,
+            attempt: joined.attempt,
+        })
     }
 
     /// Checks a lease. Answers `Alive` also while an expired lease is not fenced on every member yet; the caller checks

@@ -80,6 +80,8 @@ impl Cluster {
                 self.computes[usize::from(compute)].crashed_at = None;
                 (Ok(ServiceResponse::Epoch(life)), 0)
             }
+            // The simulated lease server gives no epoch to a second holder.
+            ServiceRequest::Leave { .. } => (Ok(ServiceResponse::Left), 0),
             ServiceRequest::CheckLease { compute, epoch } => self.verdict(compute, epoch, served),
             ServiceRequest::Reserve { to } => {
                 self.take(server, to);

@@ -7,12 +7,17 @@ use crate::wire::{FRAME_BYTES_MAX, Frame, WireError};
 /// Least free space for a read.
 const READ_BYTES: usize = 64 << 10;
 
+/// Maximum bytes of a frame of the handshake. A peer that does not have the key cannot make this end allocate more.
+const HANDSHAKE_BYTES_MAX: usize = 4096;
+
 /// Received bytes that were not consumed yet. Holds at most one incomplete frame and what one read has added.
 pub(super) struct InputBuffer {
     /// Bytes `start..end` were received.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+    /// Maximum bytes of a frame.
+    frame_bytes_max: usize,
 }
 
 impl InputBuffer {
@@ -21,12 +26,18 @@ impl InputBuffer {
             bytes: vec![0; READ_BYTES],
             start: 0,
             end: 0,
+            frame_bytes_max: HANDSHAKE_BYTES_MAX,
         }
+    }
+
+    /// Accepts long frames, after the peer has proved that it has the key.
+    pub(super) fn accept_long_frames(&mut self) {
+        self.frame_bytes_max = FRAME_BYTES_MAX;
     }
 
     /// Returns the first frame and its length, if it is complete.
     pub(super) fn frame(&self) -> Result<Option<(Frame<'_>, usize)>, WireError> {
-        Frame::split(&self.bytes[self.start..self.end])
+        Frame::split(&self.bytes[self.start..self.end], self.frame_bytes_max)
     }
 
     /// Removes the first `len` bytes.

@@ -20,10 +20,10 @@ use super::handshake::{FrameStream, StreamError, connect, nonce};
 use super::link::{LinkState, ServerLink};
 use super::reactor::{EventSource, Reactor, WakeQueue};
 use crate::fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
-use crate::server::FIRST_ATTEMPT;
+use crate::server::{Caller, FIRST_ATTEMPT};
 use crate::service::{LEASE_SERVER, ServiceRequest, ServiceResponse};
 use crate::wire::{
-    Challenge, Failure, Frame, FrameKind, Hello, Refusal, Role, SharedKey, WireError,
+    ANY_COMPUTE, Challenge, Failure, Frame, FrameKind, Hello, Refusal, Role, SharedKey, WireError,
     decode_failure, decode_response, decode_results, encode_batch, encode_call,
 };
 
@@ -32,8 +32,9 @@ use crate::wire::{
 pub struct TcpSettings {
     /// Addresses of all memory servers, in the order of their numbers. The first is the lease server.
     pub servers: Vec<SocketAddr>,
-    /// Number of the compute server, below 1023. No other process may use it at the same time.
-    pub compute: u16,
+    /// Number of the compute server, below 1023. No other process may use it at the same time: a join ends the earlier
+    /// epochs of the number. `None`: the lease server selects a number that is not in use.
+    pub compute: Option<u16>,
     /// The key that all servers of the cluster share.
     pub key: SharedKey,
     /// Time after which a request to a server that does not answer fails with [`FabricError::Timeout`].
@@ -91,6 +92,7 @@ struct FabricShared {
     /// Number of this source of events in the reactor.
     source: usize,
     settings: TcpSettings,
+    compute: u16,
     epoch: u8,
     state: RefCell<FabricState>,
     connector: Arc<Connector>,
@@ -118,16 +120,16 @@ impl TcpFabric {
         }
         let mut joins = 0;
         loop {
-            let epoch = join(&settings)?;
+            let joined = join(&settings)?;
             let connected: Result<Vec<_>, _> = (0..settings.servers.len())
-                .map(|server| connect_to(&settings, server as u16, epoch, FIRST_ATTEMPT, None))
+                .map(|server| connect_to(&settings, server as u16, joined, None))
                 .collect();
             joins += 1;
             match connected {
                 Err(ConnectError::Refused(_, Refusal::Fenced)) if joins < JOINS_MAX => {
                     thread::sleep(settings.timeout / 16);
                 }
-                connected => return TcpFabric::start(reactor, settings, epoch, connected?),
+                connected => return TcpFabric::start(reactor, settings, joined, connected?),
             }
         }
     }
@@ -135,7 +137,7 @@ impl TcpFabric {
     fn start(
         reactor: &Reactor,
         settings: TcpSettings,
-        epoch: u8,
+        joined: Caller,
         connected: Vec<(FrameStream, Challenge)>,
     ) -> Result<TcpFabric, ConnectError> {
         let links = connected
@@ -151,7 +153,8 @@ impl TcpFabric {
             reactor: reactor.clone(),
             source: reactor.add_source(weak.clone()),
             settings,
-            epoch,
+            compute: joined.compute,
+            epoch: joined.epoch,
             state: RefCell::new(state),
             connector: Arc::new(Connector {
                 made: Mutex::default(),
@@ -161,7 +164,7 @@ impl TcpFabric {
         });
         for (link, (stream, _)) in connected.into_iter().enumerate() {
             let made = (link, Ok(stream.into_parts()));
-            shared.state.borrow_mut().links[link].attempt = FIRST_ATTEMPT;
+            shared.state.borrow_mut().links[link].attempt = joined.attempt;
             shared.use_connection(made);
         }
         Ok(TcpFabric(shared))
@@ -170,7 +173,7 @@ impl TcpFabric {
     /// Returns the number of the compute server.
     #[must_use]
     pub fn compute(&self) -> u16 {
-        self.0.settings.compute
+        self.0.compute
     }
 
     /// Returns the epoch of the compute server in which this fabric joined.
@@ -192,6 +195,38 @@ impl TcpFabric {
         state.links[usize::from(LEASE_SERVER)].challenge.lease_ns
     }
 
+    /// Returns the sizes and the generation of memory server `server`, as it reported them at the connection.
+    #[must_use]
+    pub fn server_info(&self, server: u16) -> ServerInfo {
+        let state = self.0.state.borrow();
+        let challenge = &state.links[usize::from(server)].challenge;
+        ServerInfo {
+            generation: challenge.generation,
+            host_bytes: challenge.host_bytes,
+            lock_bytes: challenge.lock_bytes,
+        }
+    }
+
+    /// Leaves the epoch, so that another process can use it (LEASE-6 of [`server`](crate::server)). All later requests
+    /// fail with [`FabricError::Fenced`]. Without this call, the end of the process uses up one of the number's 63
+    /// epochs.
+    ///
+    /// The caller must hold no lock, and no request may have failed with [`FabricError::Timeout`], because its effects
+    /// may come later.
+    ///
+    /// # Errors
+    /// The lease server does not answer, or has ended the epoch.
+    pub async fn leave(&self) -> Result<(), FabricError> {
+        let attempt = {
+            let state = self.0.state.borrow();
+            let attempts = state.links.iter().map(|link| link.attempt);
+            attempts.max().unwrap_or(FIRST_ATTEMPT)
+        };
+        let left = self.call(LEASE_SERVER, ServiceRequest::Leave { attempt });
+        self.0.state.borrow_mut().is_fenced = true;
+        left.await.map(|_| ())
+    }
+
     /// Renews the lease of the compute server, four times in its duration. Returns the error when that fails, or `None`
     /// when all other handles of the fabric were dropped.
     pub async fn keep_alive(self) -> Option<FabricError> {
@@ -211,32 +246,46 @@ impl TcpFabric {
     }
 }
 
-/// Connects to `server`, as attempt number `attempt` in `epoch`, if it has `generation`.
+/// The sizes and the generation of a memory server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerInfo {
+    /// The generation: the number of its start.
+    pub generation: u64,
+    /// Bytes of host memory.
+    pub host_bytes: u64,
+    /// Bytes of lock memory.
+    pub lock_bytes: u64,
+}
+
+/// Connects to `server` as `caller`, if it has `generation`.
 fn connect_to(
     settings: &TcpSettings,
     server: u16,
-    epoch: u8,
-    attempt: u64,
+    caller: Caller,
     generation: Option<u64>,
 ) -> Result<(FrameStream, Challenge), ConnectError> {
     let address = settings.servers[usize::from(server)];
     let hello = Hello {
         role: Role::Compute,
         server,
-        number: settings.compute,
-        epoch,
-        attempt,
+        number: caller.compute,
+        epoch: caller.epoch,
+        attempt: caller.attempt,
         nonce: nonce().map_err(|error| ConnectError::Io(address, error))?,
     };
     let connected = connect(address, settings.timeout, &settings.key, &hello, generation);
     connected.map_err(|error| error.at(address))
 }
 
-/// Begins a new epoch of the compute server.
-fn join(settings: &TcpSettings) -> Result<u8, ConnectError> {
+/// Begins a new epoch of the compute server, or continues one that was left. Returns its first connection.
+fn join(settings: &TcpSettings) -> Result<Caller, ConnectError> {
     let address = settings.servers[usize::from(LEASE_SERVER)];
-    let compute = settings.compute;
-    let (mut stream, _) = connect_to(settings, LEASE_SERVER, 0, 0, None)?;
+    let joining = Caller {
+        compute: settings.compute.unwrap_or(ANY_COMPUTE),
+        epoch: 0,
+        attempt: 0,
+    };
+    let (mut stream, _) = connect_to(settings, LEASE_SERVER, joining, None)?;
     let mut out = Vec::new();
     encode_call(1, ServiceRequest::Join, &mut out);
     let sent = stream.send(&out).map_err(StreamError::Io);
@@ -244,8 +293,19 @@ fn join(settings: &TcpSettings) -> Result<u8, ConnectError> {
         stream.receive(|frame| Ok(decode_response(frame.expect(FrameKind::Response)?)?))
     });
     match answered.map_err(|error| error.at(address))? {
-        ServiceResponse::Epoch(epoch) => Ok(epoch),
-        _ => Err(ConnectError::EpochsUsed { compute }),
+        ServiceResponse::Joined {
+            compute,
+            epoch,
+            attempt,
+        } => Ok(Caller {
+            compute,
+            epoch,
+            attempt,
+        }),
+        _ => Err(match settings.compute {
+            Some(compute) => ConnectError::EpochsUsed { compute },
+            None => ConnectError::NoNumber,
+        }),
     }
 }
 
@@ -286,12 +346,17 @@ impl FabricShared {
         let (attempt, generation) = (link.attempt, link.challenge.generation);
         let ended = link.close(LinkState::Connecting);
         state.end_all(ended, FabricError::Timeout { server });
-        let (settings, epoch) = (self.settings.clone(), self.epoch);
+        let settings = self.settings.clone();
+        let (compute, epoch) = (self.compute, self.epoch);
         let connector = Arc::clone(&self.connector);
         let run = move || {
             let connect = |tries| {
-                let attempt = attempt + tries;
-                connect_to(&settings, server, epoch, attempt, Some(generation))
+                let caller = Caller {
+                    compute,
+                    epoch,
+                    attempt: attempt + tries,
+                };
+                connect_to(&settings, server, caller, Some(generation))
             };
             if let Some(made) = connect_again(&connector, connect) {
                 connector.put((number, made));

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::ConnectError;
 use super::buffer::InputBuffer;
@@ -11,7 +11,7 @@ use crate::wire::{
     decode_proof, decode_refusal, encode_proof, encode_refusal, encode_welcome,
 };
 
-/// Maximum time for which a handshake waits for each frame.
+/// Maximum time of a handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The reason why a handshake or a connection ended.
@@ -53,12 +53,37 @@ impl StreamError {
 pub(super) struct FrameStream {
     pub(super) stream: TcpStream,
     input: InputBuffer,
+    /// Time at which the handshake must have ended. `None`: it has ended.
+    deadline: Option<Instant>,
 }
 
 impl FrameStream {
-    pub(super) fn new(stream: TcpStream) -> FrameStream {
-        let input = InputBuffer::new();
-        FrameStream { stream, input }
+    /// Prepares a handshake that may take `timeout`.
+    pub(super) fn new(stream: TcpStream, timeout: Duration) -> FrameStream {
+        FrameStream {
+            stream,
+            input: InputBuffer::new(),
+            deadline: Some(Instant::now() + timeout),
+        }
+    }
+
+    /// Ends the handshake. From here on the peer may send long frames, and each read may take `timeout`.
+    fn authenticated(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.deadline = None;
+        self.input.accept_long_frames();
+        self.stream.set_read_timeout(timeout)
+    }
+
+    /// Limits the next read to the rest of the handshake's time, so that a peer that sends byte by byte gains none.
+    fn limit_read(&self) -> io::Result<()> {
+        let Some(deadline) = self.deadline else {
+            return Ok(());
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => self.stream.set_read_timeout(Some(left)),
+        }
     }
 
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -76,6 +101,7 @@ impl FrameStream {
                 self.input.consume(len);
                 return Ok(decoded);
             }
+            self.limit_read()?;
             if self.input.fill(&mut self.stream)? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
@@ -116,9 +142,8 @@ pub(super) fn connect(
 ) -> Result<(FrameStream, Challenge), StreamError> {
     let stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    let mut stream = FrameStream::new(stream);
+    let mut stream = FrameStream::new(stream, timeout);
     let mut out = Vec::new();
     hello.encode(&mut out);
     let hello_bytes = out.clone();
@@ -147,6 +172,7 @@ pub(super) fn connect(
             false => Err(WireError::LeftOver.into()),
         }
     })?;
+    stream.authenticated(Some(timeout))?;
     Ok((stream, challenge))
 }
 
@@ -180,5 +206,6 @@ pub(super) fn accept(
     }
     stream.send(&out)?;
     admitted.map_err(StreamError::Refused)?;
+    stream.authenticated(None)?;
     Ok(hello)
 }

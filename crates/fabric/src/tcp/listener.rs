@@ -129,7 +129,11 @@ fn accept_all<M: Medium>(
                 let (node, settings) = (Arc::clone(node), settings.clone());
                 let run = move || {
                     // The client sees the end of the connection.
-                    let _ = serve(&node, FrameStream::new(stream), &settings);
+                    let _ = serve(
+                        &node,
+                        FrameStream::new(stream, HANDSHAKE_TIMEOUT),
+                        &settings,
+                    );
                     drop(socket);
                 };
                 let thread = thread::Builder::new().name("farbank-verbs".into());
@@ -156,7 +160,6 @@ fn serve<M: Medium>(
     settings: &TcpServerSettings,
 ) -> Result<(), StreamError> {
     stream.stream.set_nodelay(true)?;
-    stream.stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
     stream.stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let memory = node.memory();
     let challenge = Challenge {
@@ -170,10 +173,9 @@ fn serve<M: Medium>(
     let mut ctx = PersistCtx::new(0);
     let admit = |hello: &Hello| match hello.role {
         Role::Compute => node.connect(&mut ctx, caller_of(hello)),
-        Role::Member => Ok(()),
+        Role::Member => node.admit_member(hello.number),
     };
     let hello = accept(&mut stream, &settings.key, &challenge, admit)?;
-    stream.stream.set_read_timeout(None)?;
     // A connection to a host that has disappeared ends, and its thread with it.
     let alive = TcpKeepalive::new()
         .with_time(KEEPALIVE)

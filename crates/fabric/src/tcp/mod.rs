@@ -57,7 +57,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-pub use client::{TcpFabric, TcpSettings};
+pub use client::{ServerInfo, TcpFabric, TcpSettings};
 pub use listener::{TcpServer, TcpServerSettings};
 pub use reactor::{Reactor, TaskHandle};
 
@@ -94,6 +94,8 @@ pub enum ConnectError {
         /// The compute server.
         compute: u16,
     },
+    /// All numbers of compute servers are in use, or have used all their epochs.
+    NoNumber,
     /// The list of servers is empty or has more than 65,536.
     Servers {
         /// Number of servers.
@@ -119,6 +121,10 @@ impl fmt::Display for ConnectError {
             ConnectError::EpochsUsed { compute } => write!(
                 f,
                 "compute server {compute} has used all its epochs: connect under another number"
+            ),
+            ConnectError::NoNumber => f.write_str(
+                "all 1023 numbers of compute servers are in use or have used all their epochs: end some clients, or \
+                 start the memory servers with new memory",
             ),
             ConnectError::Servers { count } => {
                 write!(

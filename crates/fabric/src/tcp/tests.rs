@@ -67,7 +67,7 @@ fn join(address: SocketAddr) -> u8 {
     encode_call(1, ServiceRequest::Join, &mut call);
     let (_, body) = ask(&mut stream, &call).unwrap();
     match decode_response(&body).unwrap() {
-        ServiceResponse::Epoch(epoch) => epoch,
+        ServiceResponse::Joined { epoch, .. } => epoch,
         other => panic!("{other:?}"),
     }
 }

@@ -44,8 +44,8 @@ pub(crate) use auth::{
 };
 pub use auth::{KEY_BYTES_MIN, Refusal, SharedKey};
 pub(crate) use requests::{
-    FLOORS, Failure, Floors, Grant, Report, decode_call, decode_failure, decode_response,
-    encode_call, encode_failure, encode_response,
+    ANY_COMPUTE, FLOORS, Failure, Floors, Grant, Report, decode_call, decode_failure,
+    decode_response, encode_call, encode_failure, encode_response,
 };
 pub(crate) use verbs::{BatchReader, VerbRef, decode_results, encode_batch, response_bytes};
 
@@ -122,7 +122,7 @@ impl fmt::Display for WireError {
         match self {
             WireError::TooLong { bytes } => write!(
                 f,
-                "a frame has {bytes} bytes, the maximum is {FRAME_BYTES_MAX}"
+                "a frame has {bytes} bytes, the maximum is {FRAME_BYTES_MAX}, and less in a handshake"
             ),
             WireError::Short => f.write_str("the body of a frame ends within a field"),
             WireError::LeftOver => {
@@ -150,14 +150,17 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Returns the frame at the start of `bytes` and its length, or `None` if it is not complete yet.
-    pub(crate) fn split(bytes: &'a [u8]) -> Result<Option<(Frame<'a>, usize)>, WireError> {
+    /// Returns the frame at the start of `bytes`, of at most `bytes_max`, and its length, or `None` if it is not complete yet.
+    pub(crate) fn split(
+        bytes: &'a [u8],
+        bytes_max: usize,
+    ) -> Result<Option<(Frame<'a>, usize)>, WireError> {
         let mut head = BodyReader::new(bytes);
         let Ok(len) = head.u32() else {
             return Ok(None);
         };
         let total = LENGTH_BYTES + len as usize;
-        if total > FRAME_BYTES_MAX {
+        if total > bytes_max {
             return Err(WireError::TooLong { bytes: total });
         }
         if total < HEAD_BYTES {

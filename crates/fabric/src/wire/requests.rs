@@ -5,6 +5,8 @@ use crate::service::{ServiceRequest, ServiceResponse};
 
 /// Number of compute servers of a cluster. Lock words of structures have 10 bits for the number plus one.
 pub(crate) const FLOORS: usize = 1023;
+/// Number in the handshake of a compute server that joins under any free number.
+pub(crate) const ANY_COMPUTE: u16 = u16::MAX;
 
 /// For each compute server its *floor*: the first epoch that has not ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +32,10 @@ pub(crate) fn encode_call(id: u64, request: ServiceRequest, out: &mut Vec<u8>) {
             out.push(5);
             out.extend(to.to_le_bytes());
         }
+        ServiceRequest::Leave { attempt } => {
+            out.push(6);
+            out.extend(attempt.to_le_bytes());
+        }
     });
 }
 
@@ -44,6 +50,9 @@ pub(crate) fn decode_call(body: &[u8]) -> Result<ServiceRequest, WireError> {
         },
         4 => ServiceRequest::Join,
         5 => ServiceRequest::Reserve { to: fields.u64()? },
+        6 => ServiceRequest::Leave {
+            attempt: fields.u64()?,
+        },
         tag => {
             return Err(WireError::Field {
                 name: "request",
@@ -67,6 +76,17 @@ pub(crate) fn encode_response(id: u64, response: ServiceResponse, out: &mut Vec<
         ServiceResponse::Expired => out.push(4),
         ServiceResponse::Epoch(epoch) => out.extend([5, epoch]),
         ServiceResponse::Reserved => out.push(6),
+        ServiceResponse::Joined {
+            compute,
+            epoch,
+            attempt,
+        } => {
+            out.push(7);
+            out.extend(compute.to_le_bytes());
+            out.push(epoch);
+            out.extend(attempt.to_le_bytes());
+        }
+        ServiceResponse::Left => out.push(8),
     });
 }
 
@@ -82,6 +102,12 @@ pub(crate) fn decode_response(body: &[u8]) -> Result<ServiceResponse, WireError>
         4 => ServiceResponse::Expired,
         5 => ServiceResponse::Epoch(fields.u8()?),
         6 => ServiceResponse::Reserved,
+        7 => ServiceResponse::Joined {
+            compute: fields.u16()?,
+            epoch: fields.u8()?,
+            attempt: fields.u64()?,
+        },
+        8 => ServiceResponse::Left,
         tag => {
             return Err(WireError::Field {
                 name: "response",

@@ -8,7 +8,7 @@ use crate::service::{ServiceRequest, ServiceResponse};
 
 /// Decodes a frame and its body with every decoder that takes its kind. Returns whether all accept it.
 fn decodes(bytes: &[u8]) -> bool {
-    let Ok(Some((frame, _))) = Frame::split(bytes) else {
+    let Ok(Some((frame, _))) = Frame::split(bytes, FRAME_BYTES_MAX) else {
         return false;
     };
     let body = frame.body;
@@ -106,7 +106,11 @@ fn each_frame_decodes_and_every_prefix_of_it_is_incomplete() {
     for frame in one_of_each() {
         assert!(decodes(&frame), "{frame:?}");
         for len in 0..frame.len() {
-            assert_eq!(Frame::split(&frame[..len]), Ok(None), "{len} of {frame:?}");
+            assert_eq!(
+                Frame::split(&frame[..len], FRAME_BYTES_MAX),
+                Ok(None),
+                "{len} of {frame:?}"
+            );
         }
     }
 }
@@ -132,7 +136,7 @@ fn a_frame_whose_body_is_too_short_or_too_long_is_refused() {
 fn a_length_above_the_maximum_is_refused_before_the_frame_has_arrived() {
     let mut head = vec![0; HEAD_BYTES];
     head[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-    let error = Frame::split(&head).unwrap_err();
+    let error = Frame::split(&head, FRAME_BYTES_MAX).unwrap_err();
     assert!(matches!(error, WireError::TooLong { .. }), "{error}");
 }
 
@@ -213,7 +217,7 @@ fn any_batch_is_decoded_as_it_was_encoded() {
         let verbs: Vec<Verb> = (0..count).map(|_| any_verb(&mut rng)).collect();
         let mut out = vec![9];
         assert!(encode_batch(id, &verbs, &mut out), "seed {seed}");
-        let (frame, len) = Frame::split(&out[1..]).unwrap().unwrap();
+        let (frame, len) = Frame::split(&out[1..], FRAME_BYTES_MAX).unwrap().unwrap();
         let expected = (FrameKind::Batch, id, out.len() - 1);
         assert_eq!((frame.kind, frame.id, len), expected, "seed {seed}");
         let mut batch = BatchReader::new(frame.body).unwrap();

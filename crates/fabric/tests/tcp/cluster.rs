@@ -66,7 +66,7 @@ impl Cluster {
     pub(crate) fn settings(&self, compute: u16) -> TcpSettings {
         TcpSettings {
             servers: self.addresses.clone(),
-            compute,
+            compute: Some(compute),
             key: key(),
             timeout: TIMEOUT,
         }

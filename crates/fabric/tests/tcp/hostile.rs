@@ -129,7 +129,7 @@ fn a_server_under_another_number_is_refused() {
         "{error:?}"
     );
     let settings = TcpSettings {
-        compute: 1023,
+        compute: Some(1023),
         ..cluster.settings(1)
     };
     let error = TcpFabric::connect(&reactor, settings).err();
