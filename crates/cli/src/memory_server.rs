@@ -3,7 +3,6 @@
 //! The memory is in this process, or in a file that outlives it. A [`TcpServer`] executes the verbs of compute servers
 //! until a signal ends the command.
 
-use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,14 +10,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, value_parser};
 use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
-use farbank_fabric::tcp::{KEY_BYTES_MIN, SharedKey, TcpServer, TcpServerSettings, WaitMode};
+use farbank_fabric::tcp::{SharedKey, TcpServer, TcpServerSettings, WaitMode};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, PendingPath, open_path, prepare_path};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::common::progress::CommandProgress;
-use crate::common::{Failure, size};
+use crate::common::{Failure, read_key, size};
 
 const EXAMPLES: &str = "\
 SIGTERM and SIGINT stop the server with status 0.
@@ -27,13 +26,20 @@ Server 0 is the lease server: it manages the leases of compute servers and of th
 serving if they cannot reach it. All servers and clients of a cluster have the same key file, for example of
 `head -c 32 /dev/urandom`. After the handshake, frames are neither encrypted nor authenticated: use a trusted network.
 
+A file of --pool keeps its contents if this process is killed. It is not flushed: after a power failure, delete the files of
+all servers.
+
+Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start, 2 if the command line is wrong.
+
 Examples:
   farbank memory-server --key-file key
       memory server 0, with 1 GiB of memory, on 127.0.0.1:7411
   farbank memory-server --key-file key --number 1 --listen 127.0.0.1:7412 --lease-server 127.0.0.1:7411
       memory server 1 of the same cluster
   farbank memory-server --key-file key --pool /dev/shm/memory0 --size 8gb
-      the memory is in a file: its contents survive a restart of the server, under a new generation";
+      the memory is in a file: its contents survive a restart of the server, under a new generation
+  farbank tree --help
+      how to use the servers";
 
 /// Serve memory to compute servers.
 #[derive(Args)]
@@ -172,21 +178,4 @@ impl MemoryServerArgs {
         );
         Ok(server)
     }
-}
-
-/// Reads the key. A newline at the end of the file does not belong to it.
-fn read_key(path: &Path) -> Result<SharedKey, Failure> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Failure::failed(format!("key file {}: {error}", path.display()))
-    };
-    let mut bytes = fs::read(path).map_err(|error| failed(&error))?;
-    if bytes.last() == Some(&b'\n') {
-        bytes.pop();
-    }
-    let len = bytes.len();
-    SharedKey::new(bytes).ok_or_else(|| {
-        failed(&format!(
-            "the key has {len} bytes, expected at least {KEY_BYTES_MIN}"
-        ))
-    })
 }

@@ -1,4 +1,6 @@
-//! `farbank memory-server` as a process: a cluster, a kill, and a memory that survives it.
+//! `farbank memory-server` as a process: a cluster, a kill, and a memory that survives it. And `farbank tree` on it.
+
+mod tree;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -21,7 +23,12 @@ impl MemoryServer {
     fn start(folder: &Path, listen: &str, more: &[&str]) -> MemoryServer {
         std::fs::write(folder.join("key"), KEY).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_farbank"))
-            .args(["memory-server", "--size", "4mb", "--lock-size", "64kb"])
+            .args(["memory-server", "--lock-size", "64kb"])
+            .args(if more.contains(&"--size") {
+                &[][..]
+            } else {
+                &["--size", "4mb"]
+            })
             .args([
                 "--listen",
                 listen,
