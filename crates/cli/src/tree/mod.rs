@@ -47,7 +47,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) enum TreeCommand {
     /// Create an empty tree.
-    Create(CreateArgs),
+    Create(TreeCreateArgs),
     /// Print the value of a key.
     Get(KeyArgs),
     /// Set the value of a key.
@@ -89,7 +89,7 @@ struct ClusterArgs {
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct CreateArgs {
+pub(crate) struct TreeCreateArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
     /// Maximum bytes of a key, 8 to 1024. Each entry takes this much.
@@ -205,7 +205,7 @@ fn print_json(object: &serde_json::Value) {
     println!("{}", json::escaped(&object.to_string()));
 }
 
-impl CreateArgs {
+impl TreeCreateArgs {
     fn run(self) -> Result<(), Failure> {
         let cluster = self.cluster.connect()?;
         let settings = TreeSettings {
