@@ -63,6 +63,11 @@
 //! | a memory server restarts            | a new generation: clients of the old one get `Empty`                         |
 //! | the lease server dies               | members stop at the end of their leases; clients get `Timeout`               |
 //!
+//! Nothing is flushed: the contents of a file outlive the process, not a power failure.
+//!
+//! A check of an expired lease is answered by `Alive` until LEASE-3 allows `Expired`: at most the duration of a member's lease,
+//! if a member is unreachable.
+//!
 //! LEASE-1 assumes that the clocks of two servers advance at rates that differ by less than an eighth, and that a
 //! suspended machine counts the time of its suspension or restarts the server.
 

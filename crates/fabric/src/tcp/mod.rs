@@ -41,6 +41,11 @@
 //! # Limits
 //! All memory servers must be reachable when a fabric connects, because the sizes of their lock memory decide where
 //! structures have their locks.
+//!
+//! A number of a compute server has 63 epochs. A process that ends with [`TcpFabric::leave`] uses up none, and one that is
+//! killed uses up one.
+//!
+//! The frames after the handshake carry no authentication code (`wire`): the network must be trusted.
 
 mod buffer;
 mod client;
