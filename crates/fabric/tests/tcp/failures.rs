@@ -234,3 +234,35 @@ fn requests_on_connections_that_break_execute_at_most_once() {
         assert!(added > 100 && unknown > 0, "{added}, {unknown}");
     });
 }
+
+/// LEASE-6.
+#[test]
+fn a_left_epoch_goes_to_the_next_process_and_the_former_is_refused_everywhere() {
+    let cluster = Cluster::new(3);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let settings = TcpSettings {
+        compute: None,
+        ..cluster.settings(0)
+    };
+    let first = TcpFabric::connect(&reactor, settings.clone()).unwrap();
+    let other = TcpFabric::connect(&reactor, settings.clone()).unwrap();
+    assert_ne!(first.compute(), other.compute());
+    reactor.block_on(async {
+        let at = GAddr::host(1, 4096);
+        first.write(at, vec![1; 8]).await.unwrap();
+        first.leave().await.unwrap();
+        for _ in 0..100 {
+            let next = TcpFabric::connect(&reactor, settings.clone()).unwrap();
+            assert_eq!(
+                (next.compute(), next.epoch()),
+                (first.compute(), first.epoch())
+            );
+            for server in 0..3 {
+                let read = next.read(GAddr::host(server, 4096), 8).await;
+                assert!(read.is_ok(), "{read:?}");
+            }
+            next.leave().await.unwrap();
+        }
+        assert_eq!(first.read(at, 8).await, Err(FabricError::Fenced));
+    });
+}

@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use farbank_fabric::tcp::{
     ConnectError, Reactor, Refusal, SharedKey, TcpFabric, TcpSettings, WaitMode,
@@ -150,6 +151,33 @@ fn a_compute_server_that_has_used_its_epochs_cannot_join() {
     assert!(
         matches!(error, Some(ConnectError::EpochsUsed { compute: 1 })),
         "{error:?}"
+    );
+    works(&cluster);
+}
+
+#[test]
+fn a_client_that_has_not_proved_the_key_cannot_send_long_frames_or_take_long() {
+    let cluster = Cluster::new(1);
+    let started = Instant::now();
+    // The head of a frame of half a mebibyte, of which the server must not wait for the rest.
+    let mut head = framed(1, &[])[..16].to_vec();
+    head[..4].copy_from_slice(&(1_u32 << 19).to_le_bytes());
+    assert_eq!(answer_to(&cluster, &head), []);
+    assert!(started.elapsed() < Duration::from_secs(4));
+    // A client that sends its hello byte by byte.
+    let mut stream = TcpStream::connect(cluster.addresses[0]).unwrap();
+    let started = Instant::now();
+    let mut slowly = hello().into_iter();
+    for byte in slowly.by_ref() {
+        if stream.write_all(&[byte]).is_err() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
+    assert!(
+        slowly.len() > 0,
+        "the handshake took {:?}",
+        started.elapsed()
     );
     works(&cluster);
 }
