@@ -3,8 +3,8 @@
 //! Exit codes: 0 on success, 1 if the command failed, 2 if the command line is wrong. If the reader of standard
 //! output closes its end of the pipe, the process dies by SIGPIPE, which a shell shows as 141.
 //!
-//! Each subcommand has a module of its name: `serve` (with `serve::memcached`), `pool`, `check` and `bench`. All use
-//! `common`.
+//! Each subcommand has a module of its name: `serve` (with `serve::memcached`), `memory_server`, `tree`, `pool`, `check`
+//! and `bench`. All use `common`.
 
 #![forbid(unsafe_code)]
 
@@ -13,8 +13,10 @@ mod common;
 
 mod bench;
 mod check;
+mod memory_server;
 mod pool;
 mod serve;
+mod tree;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -47,6 +49,11 @@ enum TopCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<OsString>,
     },
+    /// Serve memory to compute servers, for structures on disaggregated memory.
+    MemoryServer(memory_server::MemoryServerArgs),
+    /// Read and write a tree on memory servers.
+    #[command(subcommand)]
+    Tree(tree::TreeCommand),
     /// Create, inspect, check or dump a pool that no server has open.
     #[command(subcommand)]
     Pool(pool::PoolCommand),
@@ -92,6 +99,8 @@ fn run() -> Result<(), Failure> {
         TopCommand::Memcached { .. } => Err(Failure::Usage(
             "memcached must be the first argument".into(),
         )),
+        TopCommand::MemoryServer(server) => server.run(),
+        TopCommand::Tree(tree) => tree.run(),
         TopCommand::Pool(pool) => pool.run(),
         TopCommand::Check(check) => check.run(),
         TopCommand::Bench(bench) => bench.run(),

@@ -23,7 +23,7 @@ use crate::common::place::{
     PoolPlace, ReadArgs, StoreEngine, not_opened, refused, superblocks, warn,
 };
 use crate::common::progress::CommandProgress;
-use crate::common::{Failure, size};
+use crate::common::{Failure, json, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -461,25 +461,12 @@ impl DumpFormat {
                 request(out, &[&b"SET"[..], key, item.bytes, b"PXAT", at.as_bytes()]);
             }
             DumpFormat::Json => {
-                let text = |bytes: &[u8]| bytes.iter().map(|&b| char::from(b)).collect::<String>();
                 let object = serde_json::json!({
-                    "db": db, "key": text(key), "value": text(item.bytes), "expires_ms": expires_ms,
+                    "db": db, "key": json::text(key), "value": json::text(item.bytes), "expires_ms": expires_ms,
                 });
-                out.extend_from_slice(escaped(&object.to_string()).as_bytes());
+                out.extend_from_slice(json::escaped(&object.to_string()).as_bytes());
                 out.push(b'\n');
             }
         }
     }
-}
-
-/// Escapes `json` to ASCII. Each byte of a key or value becomes one character.
-fn escaped(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c.is_ascii() {
-            true => out.push(c),
-            false => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-        }
-    }
-    out
 }

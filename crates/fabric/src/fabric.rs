@@ -157,9 +157,15 @@ pub enum FabricError {
     },
     /// The lease of this compute server expired, and the memory servers refuse its requests (FABRIC-3, FABRIC-4).
     Fenced,
-    /// The memory server lost its memory and restarted with a generation newer than the one to which this
-    /// compute server is connected. The data on it is lost.
+    /// The memory server restarted with a generation newer than the one to which this compute server is connected. The
+    /// data on it is lost, unless the server's memory outlives its process.
     Empty {
+        /// The memory server.
+        server: u16,
+    },
+    /// The memory server rejected the request, which has no effect: an address is outside its memory, an atomic is not
+    /// aligned, or the request is too large.
+    Rejected {
         /// The memory server.
         server: u16,
     },
@@ -176,9 +182,14 @@ impl fmt::Display for FabricError {
             FabricError::Empty { server } => {
                 write!(
                     f,
-                    "memory server {server} restarted with empty memory: the data on it is lost"
+                    "memory server {server} has restarted: connect again; its data is lost unless it is in a file or a device"
                 )
             }
+            FabricError::Rejected { server } => write!(
+                f,
+                "memory server {server} rejected the request: it needs aligned atomics, addresses inside its memory, \
+                 and at most 1 MiB each way"
+            ),
         }
     }
 }

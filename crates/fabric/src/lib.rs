@@ -15,13 +15,18 @@
 //! * [`GAddr`]: an address in far memory, which consists of a server and an offset in its host or lock memory.
 //! * [`service`]: the requests that a memory server's thread serves: chunks, leases, fencing.
 //! * [`sim`]: a simulated fabric, with the servers, NICs and wires of a cluster in virtual time.
+//! * [`tcp`]: a real fabric over TCP. [`server`]: its memory servers.
 
 #![forbid(unsafe_code)]
 
 mod addr;
 mod fabric;
+mod lease_table;
+pub mod server;
 pub mod service;
 pub mod sim;
+pub mod tcp;
+mod wire;
 
 pub use addr::GAddr;
 pub use fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};

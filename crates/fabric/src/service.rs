@@ -26,6 +26,18 @@ pub enum ServiceRequest {
     },
     /// Starts a new lease of the calling compute server after it was fenced. For the lease server only.
     Join,
+    /// Ends the use of the caller's epoch. The caller holds no lock and sends no further verb. For the lease server
+    /// only, which may give the same epoch to the next compute server that joins.
+    Leave {
+        /// Highest number of a connection of the caller.
+        attempt: u64,
+    },
+    /// Reserves the server's host memory before byte `to`, so that no chunk of it is allocated. For memory that a
+    /// structure uses at fixed addresses.
+    Reserve {
+        /// End of the reserved memory.
+        to: u64,
+    },
 }
 
 /// A response of a memory server's service thread.
@@ -46,4 +58,18 @@ pub enum ServiceResponse {
     Expired,
     /// The new epoch of the calling compute server.
     Epoch(u8),
+    /// The number, the epoch and the first connection of a compute server that has joined over a network.
+    Joined {
+        /// Number of the compute server.
+        compute: u16,
+        /// Its epoch.
+        epoch: u8,
+        /// Number of its first connection to each memory server. An epoch that another process has left begins with a
+        /// higher number than all connections of that process.
+        attempt: u64,
+    },
+    /// The epoch is no longer in use.
+    Left,
+    /// The memory is reserved.
+    Reserved,
 }

@@ -5,22 +5,55 @@ use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
 use crate::block::{BlockRef, block, size_of};
 use crate::client::{Client, FetchedNode};
 use crate::error::TreeError;
+use crate::spare_memory::SpareMemory;
+
+/// Maximum number of records of spare memory that one allocation takes.
+const SPARE_MAX: u32 = 16;
+
+/// The use of a part of spare memory.
+#[derive(Clone, Copy)]
+enum SpareFor {
+    Nodes,
+    Blocks,
+}
 
 impl<F: Fabric> Client<F> {
     /// Allocates a node on `server`: a freed one, with its last version, or a new one from a chunk.
     pub(crate) async fn allocate(&self, server: u16) -> Result<(GAddr, u8), TreeError> {
         let node_bytes = self.config().layout.node_bytes as u64;
+        let mut spare = 0;
         loop {
             if let Some(node) = self.nodes(server, |nodes| nodes.take(server, node_bytes)) {
                 return Ok(node);
             }
+            if spare < SPARE_MAX && self.add_spare_of(server, SpareFor::Nodes).await? {
+                spare += 1;
+                continue;
+            }
             match self.call(server, ServiceRequest::Chunk).await? {
-                ServiceResponse::Chunk { at, bytes } => {
-                    self.nodes(server, |nodes| nodes.set_chunk(at, bytes));
+                ServiceResponse::Chunk { at, bytes } if bytes >= node_bytes => {
+                    self.nodes(server, |nodes| nodes.add_chunk(at, bytes));
                 }
                 _ => return Err(TreeError::Full { server }),
             }
         }
+    }
+
+    /// Adds memory that another compute server has left on `server`. Returns whether there was any.
+    async fn add_spare_of(&self, server: u16, user: SpareFor) -> Result<bool, TreeError> {
+        let Some(memory) = self.take_spare(server).await? else {
+            return Ok(false);
+        };
+        match (memory, user) {
+            (SpareMemory::Part { at, end }, SpareFor::Nodes) => {
+                self.nodes(server, |nodes| nodes.add_chunk(at, end - at));
+            }
+            (SpareMemory::Part { at, end }, SpareFor::Blocks) => {
+                self.blocks(server, |blocks| blocks.add_chunk(at, end - at));
+            }
+            (SpareMemory::Block(name), _) => self.free_block(name),
+        }
+        Ok(true)
     }
 
     /// Makes a leaf available for reuse, to which nothing leads any more. A client that still has its address detects
@@ -39,19 +72,26 @@ impl<F: Fabric> Client<F> {
         value: &[u8],
     ) -> Result<(u64, Verb), TreeError> {
         let (bytes, class) = size_of(value.len());
-        let mut asked = false;
+        let (mut asked, mut spare) = (false, 0);
         let (at, number) = loop {
             if let Some(taken) = self.blocks(server, |blocks| blocks.take(server, class)) {
                 break taken;
             }
+            if spare < SPARE_MAX && self.add_spare_of(server, SpareFor::Blocks).await? {
+                spare += 1;
+                continue;
+            }
             match self.call(server, ServiceRequest::Chunk).await? {
                 ServiceResponse::Chunk { at, bytes } if !asked => {
-                    self.blocks(server, |blocks| blocks.set_chunk(at, bytes));
+                    self.blocks(server, |blocks| blocks.add_chunk(at, bytes));
                     asked = true;
                 }
                 _ => return Err(TreeError::Full { server }),
             }
         };
+        if !BlockRef::has_place(at) {
+            return Err(TreeError::Full { server });
+        }
         let name = BlockRef::new(at, bytes, number);
         Ok((name.0, Verb::write(at, block(name, value))))
     }

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use farbank_fabric::GAddr;
 use farbank_pm::fault;
 
+use crate::chunk_pool::ChunkPool;
+
 const UNIT: u64 = 64;
 /// Bytes of a block's header: check, length, name.
 const HEAD: usize = 16;
@@ -25,6 +27,11 @@ impl BlockRef {
         let place = at.at() / UNIT;
         debug_assert!(units <= UNITS_MAX && place < PLACES && at.server() < 256);
         BlockRef(u64::from(at.server()) | place << 8 | units << 40 | (number % NUMBERS) << 52)
+    }
+
+    /// Returns whether a name can have the address `at`: on one of the first 256 servers, in its first 256 GiB.
+    pub(crate) fn has_place(at: GAddr) -> bool {
+        at.at() / UNIT < PLACES && at.server() < 256
     }
 
     pub(crate) fn at(self) -> GAddr {
@@ -58,13 +65,21 @@ impl BlockRef {
 /// The blocks that a compute server can allocate on one memory server.
 #[derive(Default)]
 pub(crate) struct ValueBlocks {
-    /// Start and end of the unused part of a chunk.
-    chunk: Option<(u64, u64)>,
+    /// The unused parts of chunks.
+    chunks: ChunkPool,
     /// Freed blocks with their last numbers, by size class.
     freed: HashMap<u64, Vec<(GAddr, u64)>>,
 }
 
 impl ValueBlocks {
+    /// Creates an allocator without memory.
+    pub(crate) fn new(keeps_rest: bool) -> ValueBlocks {
+        ValueBlocks {
+            chunks: ChunkPool::new(keeps_rest),
+            freed: HashMap::new(),
+        }
+    }
+
     /// Allocates a block of `class` units. Returns its address and its number, or `None` if there is no space.
     pub(crate) fn take(&mut self, server: u16, class: u64) -> Option<(GAddr, u64)> {
         if let Some((at, number)) = self.freed.get_mut(&class).and_then(Vec::pop) {
@@ -75,18 +90,23 @@ impl ValueBlocks {
             };
             return Some((at, number + next));
         }
-        let (at, end) = self.chunk?;
-        let next = at + class * UNIT;
-        if next > end {
-            return None;
-        }
-        self.chunk = Some((next, end));
+        let at = self.chunks.take(class * UNIT)?;
         Some((GAddr::host(server, at), 0))
     }
 
-    /// Replaces the chunk by another.
-    pub(crate) fn set_chunk(&mut self, at: u64, bytes: u64) {
-        self.chunk = Some((at.next_multiple_of(UNIT), at + bytes));
+    /// Adds a chunk.
+    pub(crate) fn add_chunk(&mut self, at: u64, bytes: u64) {
+        self.chunks.add(at.next_multiple_of(UNIT), at + bytes);
+    }
+
+    /// Removes the unused parts of chunks and the freed blocks.
+    pub(crate) fn take_unused(&mut self) -> (Vec<(u64, u64)>, Vec<BlockRef>) {
+        let freed = std::mem::take(&mut self.freed);
+        let names = freed.into_iter().flat_map(|(class, blocks)| {
+            let name = move |(at, number)| BlockRef::new(at, (class * UNIT) as usize, number);
+            blocks.into_iter().map(name)
+        });
+        (self.chunks.take_all(), names.collect())
     }
 
     /// Makes a freed block available again.

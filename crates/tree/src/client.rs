@@ -86,8 +86,16 @@ impl<F: Fabric> Compute<F> {
                 epoch,
                 locks: Rc::default(),
                 cache: RefCell::new(cache),
-                nodes: RefCell::new((0..servers).map(|_| NodeAllocator::default()).collect()),
-                blocks: RefCell::new((0..servers).map(|_| ValueBlocks::default()).collect()),
+                nodes: RefCell::new(
+                    (0..servers)
+                        .map(|_| NodeAllocator::new(config.shares_spare))
+                        .collect(),
+                ),
+                blocks: RefCell::new(
+                    (0..servers)
+                        .map(|_| ValueBlocks::new(config.shares_spare))
+                        .collect(),
+                ),
                 phases: Rc::default(),
                 servers: RefCell::new(vec![MemoryServerState::default(); servers]),
             }),

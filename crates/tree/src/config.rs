@@ -75,6 +75,14 @@ pub struct Config {
     pub host_locks: u64,
     /// Maximum bytes of internal nodes in the cache of each compute server; 0: no cache.
     pub cache_bytes: usize,
+    /// Whether a split places the new node on the next memory server. Otherwise it stays on the server of the old node,
+    /// which saves a round trip, and a tree keeps the placement of its bulk load.
+    pub spread_splits: bool,
+    /// Whether compute servers leave unused memory to others at their end, and take such memory before new chunks.
+    pub shares_spare: bool,
+    /// Least time in nanoseconds between two uses of a value's block, which limits how late a read of it may be. A write
+    /// takes at least two round trips.
+    pub block_reuse_ns_min: Nanos,
     /// Time in nanoseconds after which a client that waits for the same lock owner asks the lease manager whether the
     /// owner is alive.
     pub doubt_ns: Nanos,
@@ -102,6 +110,9 @@ impl Config {
             discards_late_reads: true,
             host_locks: HOST_LOCKS_MAX,
             cache_bytes: CACHE_BYTES,
+            spread_splits: false,
+            shares_spare: false,
+            block_reuse_ns_min: 500,
             doubt_ns: 2_500_000,
         }
     }

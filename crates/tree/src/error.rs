@@ -40,6 +40,11 @@ pub enum TreeError {
     OtherValues,
     /// The value is 0, which the published layout reserves.
     Reserved,
+    /// Every read of a value took longer than the time in which its block may be reused.
+    Late {
+        /// That time in nanoseconds.
+        ns_max: u64,
+    },
     /// A node or block is corrupted.
     Damaged {
         /// Its address.
@@ -72,6 +77,12 @@ impl fmt::Display for TreeError {
                 "the operation does not fit the tree's values: use get and insert for words, get_bytes and insert_bytes for bytes",
             ),
             TreeError::Reserved => f.write_str("value 0 cannot be stored: it means absent in the published layout"),
+            TreeError::Late { ns_max } => write!(
+                f,
+                "each read of the value took longer than {} ms, the limit for reads of values: use a faster network, or fewer \
+                 clients on this machine",
+                ns_max / 1_000_000
+            ),
             TreeError::Damaged { at } => write!(f, "the node or block at {at:?} is corrupted"),
         }
     }

@@ -12,8 +12,8 @@
 use std::fmt;
 use std::rc::Rc;
 
-/// Maximum bytes of a key.
-pub const KEY_BYTES_MAX: usize = 1024;
+/// Maximum bytes of a key: 1 KiB, and a length of two bytes.
+pub const KEY_BYTES_MAX: usize = 1026;
 
 /// A key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -3,7 +3,7 @@
 //! ```text
 //!   safe    line 0   ver ent occ │ low 8  sibling 8  level 1  state 1  lowest k  highest k │ entries that fit
 //!           line n   ver ent occ │ entry   entry   entry
-//!                    1   1   1     k + 8   k + 8   k + 8           k: bytes of a key, 8 to 1,024
+//!                    1   1   1     k + 8   k + 8   k + 8           k: bytes of a key, 8 to 1,026
 //!
 //!   paper   crc 8 │ front 1 │ low 8  sibling 8  level 1  state 1  lowest k  highest k │ entries of k + 9 │ rear 1
 //!           entry   FEV:4 │ key │ value:64 │ REV:4
@@ -57,7 +57,7 @@ pub struct NodeLayout {
     pub format: NodeFormat,
     /// Bytes of a node; in the safe format, a multiple of 64.
     pub node_bytes: usize,
-    /// Bytes of a key, 8 to 1,024.
+    /// Bytes of a key, 8 to [`KEY_BYTES_MAX`].
     pub key_bytes: usize,
     /// Whether a checksum over the whole node replaces the versions.
     pub checked: bool,
@@ -88,7 +88,7 @@ impl NodeLayout {
     /// Returns this layout with keys of `key_bytes`, in the smallest nodes that have at least `entries` entries.
     ///
     /// # Panics
-    /// If `key_bytes` is not 8 to 1,024.
+    /// If `key_bytes` is not 8 to [`KEY_BYTES_MAX`].
     #[must_use]
     pub fn with_keys(self, key_bytes: usize, entries: usize) -> NodeLayout {
         assert!(

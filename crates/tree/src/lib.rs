@@ -21,14 +21,17 @@
 //! # Files
 //! Each line uses only those below it.
 //! ```text
-//!   value_blocks  cache_warmup  sim_test        byte values; a cache as after a long run; trials
+//!   cluster  sim_test                           a tree over TCP without futures; trials
+//!   value_blocks  cache_warmup                  byte values; a cache as after a long run
 //!   ops  range                                  the operations of a client
 //!   split  merge                                growth and shrinking
 //!   locked_node                                 a node that is locked and read
 //!   lock  lookup  alloc  bulk_load              steps of an operation; a new tree without clients
+//!   spare_memory                                memory that compute servers leave to others
 //!   client                                      a client, its compute server, access to memory servers
 //!   lock_table  block  node_allocator  cache    the parts of a compute server's state
 //!   page  layout  key  superblock  config       bytes and configuration
+//!   chunk_pool
 //! ```
 //!
 //! # Invariants
@@ -53,7 +56,7 @@
 //! | a memory server                  | [`TreeError::Fabric`] in time | stop using it, continue on the other servers  |
 //! | one that restarts empty          | new generation, no mark (TREE-NODE-5)  | the same                                      |
 //!
-//! A dead compute server leaks memory: the rest of its chunks and the nodes it had freed. After one timeout of a memory
+//! A compute server that dies leaks memory: the rest of its chunks and the nodes it had freed. After one timeout of a memory
 //! server, a client's operations on that server fail at once, and so do those of clients queued behind it for one of
 //! the server's locks. So errors come within a lease, not after one timeout each. A new incarnation of the compute
 //! server may use that memory server again. A separator of a freed leaf is not repaired; it costs some extra reads.
@@ -72,7 +75,9 @@ mod block;
 mod bulk_load;
 mod cache;
 mod cache_warmup;
+mod chunk_pool;
 mod client;
+mod cluster;
 mod config;
 mod error;
 pub mod faults;
@@ -92,6 +97,7 @@ mod phase;
 mod range;
 #[cfg(feature = "check")]
 pub mod sim_test;
+mod spare_memory;
 mod split;
 mod superblock;
 mod value_blocks;
@@ -99,6 +105,10 @@ mod value_blocks;
 pub use block::VALUE_BYTES_MAX;
 pub use bulk_load::{FillTarget, create, fill};
 pub use client::{Client, Compute};
+pub use cluster::{
+    Cluster, ClusterError, ClusterInfo, ClusterSettings, ClusterStats, KeyValue, TreeDescriptor,
+    TreeSettings,
+};
 pub use config::{Config, HOST_LOCKS_MAX, LocalLockMode, LockPlacement, ReleasePolicy, ValueMode};
 pub use error::TreeError;
 pub use key::{KEY_BYTES_MAX, Key};

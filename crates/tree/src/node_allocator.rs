@@ -2,32 +2,43 @@
 
 use farbank_fabric::GAddr;
 
+use crate::chunk_pool::ChunkPool;
+
 /// Freed nodes, and the unused part of a chunk.
 #[derive(Default)]
 pub(crate) struct NodeAllocator {
-    /// Start and end of the unused part of a chunk.
-    chunk: Option<(u64, u64)>,
+    /// The unused parts of chunks.
+    chunks: ChunkPool,
     /// Leaves freed by merges, with their last versions.
     freed: Vec<(GAddr, u8)>,
 }
 
 impl NodeAllocator {
+    /// Creates an allocator without memory.
+    pub(crate) fn new(keeps_rest: bool) -> NodeAllocator {
+        NodeAllocator {
+            chunks: ChunkPool::new(keeps_rest),
+            freed: Vec::new(),
+        }
+    }
+
     /// Allocates a node: a freed one, with its last version, or a new one. Returns `None` if there is no space.
     pub(crate) fn take(&mut self, server: u16, node_bytes: u64) -> Option<(GAddr, u8)> {
         if let Some(node) = self.freed.pop() {
             return Some(node);
         }
-        let (at, end) = self.chunk?;
-        if at + node_bytes > end {
-            return None;
-        }
-        self.chunk = Some((at + node_bytes, end));
+        let at = self.chunks.take(node_bytes)?;
         Some((GAddr::host(server, at), 0))
     }
 
-    /// Replaces the chunk, which is used up, by another.
-    pub(crate) fn set_chunk(&mut self, at: u64, bytes: u64) {
-        self.chunk = Some((at, at + bytes));
+    /// Adds a chunk.
+    pub(crate) fn add_chunk(&mut self, at: u64, bytes: u64) {
+        self.chunks.add(at, at + bytes);
+    }
+
+    /// Removes the unused parts of chunks. Freed leaves stay, because clients may still read them.
+    pub(crate) fn take_unused(&mut self) -> Vec<(u64, u64)> {
+        self.chunks.take_all()
     }
 
     /// Makes a freed leaf available again.

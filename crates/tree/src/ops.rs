@@ -52,7 +52,17 @@ impl<F: Fabric> Client<F> {
 
     /// Sets the value of `key`. Returns the word that its entry had.
     pub(crate) async fn put(&self, key: Key, new: NewValue<'_>) -> Result<Option<u64>, TreeError> {
-        let mut locked = self.lock_leaf(&key).await?;
+        let locked = self.lock_leaf(&key).await?;
+        self.put_locked(locked, key, new).await
+    }
+
+    /// Like [`Client::put`], with the leaf locked. Releases the lock.
+    pub(crate) async fn put_locked(
+        &self,
+        mut locked: LockedNode,
+        key: Key,
+        new: NewValue<'_>,
+    ) -> Result<Option<u64>, TreeError> {
         let (value, block) = match new {
             NewValue::Word(value) => (value, None),
             NewValue::Bytes(bytes) => match self.new_block(locked.found.at.server(), bytes).await {

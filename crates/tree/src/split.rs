@@ -32,7 +32,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<(), TreeError> {
         let LockedNode { held, found, .. } = locked;
         let (at, mut left) = (found.at, found.page);
-        let (new_at, version) = match self.allocate(at.server()).await {
+        let (new_at, version) = match self.allocate_right(at.server()).await {
             Ok(node) => node,
             Err(error) => return Err(self.unlock_after(held, error).await),
         };
@@ -67,13 +67,35 @@ impl<F: Fabric> Client<F> {
             Verb::write(new_at, right.bytes),
             Verb::write(at, left.bytes),
         ];
-        if fault!("tree.old_half_first") {
+        if new_at.server() != at.server() {
+            // Verbs on two servers have no order, so the new node is complete before the old one leads to it.
+            let first = writes.remove(0);
+            if let Err(error) = self.round_trip(first).await {
+                return Err(self.unlock_after(held, error).await);
+            }
+        }
+        if fault!("tree.old_half_first") && writes.len() == 2 {
             writes.swap(0, 1);
         }
         let _splitting = self.begin(Phase::Splitting);
         self.write_and_unlock(held, after_block(block, writes))
             .await?;
         self.add_separator(level + 1, &lowest, new_at).await
+    }
+
+    /// Allocates the right node of a split of a node on `server`.
+    async fn allocate_right(&self, server: u16) -> Result<(GAddr, u8), TreeError> {
+        let next = (server + 1) % self.fabric().servers();
+        if self.config().spread_splits && next != server {
+            // A server that is full or unreachable takes no part.
+            if self.reachable(next).is_ok()
+                && self.admit(next).await.is_ok()
+                && let Ok(node) = self.allocate(next).await
+            {
+                return Ok(node);
+            }
+        }
+        self.allocate(server).await
     }
 
     /// Adds a separator on `level` for `child`, whose keys start at `key`.

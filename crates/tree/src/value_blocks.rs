@@ -37,10 +37,8 @@ const PIECE: usize = 64;
 const TRIES: u32 = 64;
 
 /// Returns the maximum time between the reads of a leaf and of a block (TREE-VALUE-3).
-const fn read_ns_max() -> Nanos {
-    /// Least time between two uses of a block.
-    const WRITE_NS_MIN: Nanos = 500;
-    NUMBERS * WRITE_NS_MIN
+fn read_ns_max(config: &Config) -> Nanos {
+    NUMBERS * config.block_reuse_ns_min
 }
 
 impl<F: Fabric> Client<F> {
@@ -49,6 +47,7 @@ impl<F: Fabric> Client<F> {
         self.values_are(true)?;
         let key = self.fitting(key.into())?;
         let (mut last, mut tries) = (None, 0);
+        let mut late = 0;
         loop {
             let posted = self.fabric().now();
             let Some(word) = self.word(&key).await? else {
@@ -56,12 +55,20 @@ impl<F: Fabric> Client<F> {
             };
             let name = BlockRef(word);
             let bytes = self.read_block(name).await?;
-            let in_time = self.fabric().now() - posted <= read_ns_max();
-            if let Some(value) = value_in(name, &bytes).filter(|_| in_time) {
+            let in_time = self.fabric().now() - posted <= read_ns_max(self.config());
+            let value = value_in(name, &bytes);
+            if let Some(value) = value.filter(|_| in_time) {
                 return Ok(Some(value));
             }
+            if !in_time {
+                late += 1;
+                if late > TRIES {
+                    let ns_max = read_ns_max(self.config());
+                    return Err(TreeError::Late { ns_max });
+                }
+            }
             tries = if last == Some(name) { tries + 1 } else { 0 };
-            if tries > TRIES {
+            if tries > TRIES && in_time {
                 return Err(TreeError::Damaged { at: name.at() });
             }
             last = Some(name);
@@ -79,6 +86,33 @@ impl<F: Fabric> Client<F> {
         }
         let old = self.put(key, NewValue::Bytes(value)).await?;
         Ok(old.map(|word| self.free_block(BlockRef(word))).is_some())
+    }
+
+    /// Sets the value of `key` if it has none. Returns whether it had none.
+    pub async fn insert_bytes_if_absent(
+        &self,
+        key: impl Into<Key>,
+        value: &[u8],
+    ) -> Result<bool, TreeError> {
+        let most = self.values_are(true)?;
+        let key = self.fitting(key.into())?;
+        if value.len() > most {
+            let bytes = value.len();
+            return Err(TreeError::ValueTooLong { bytes, most });
+        }
+        let locked = self.lock_leaf(&key).await?;
+        if locked
+            .found
+            .page
+            .find(&key)
+            .expect("a locked leaf is not torn")
+            .is_some()
+        {
+            self.unlock(locked.held).await?;
+            return Ok(false);
+        }
+        self.put_locked(locked, key, NewValue::Bytes(value)).await?;
+        Ok(true)
     }
 
     /// Removes `key`. Returns whether it was present.
@@ -137,7 +171,7 @@ impl<F: Fabric> Client<F> {
         self.note(|op| op.round_trips += 1);
         for (key, name, read) in reads {
             let bytes = read.await?.into_bytes();
-            let in_time = self.fabric().now() - posted <= read_ns_max();
+            let in_time = self.fabric().now() - posted <= read_ns_max(self.config());
             let value = match value_in(name, &bytes).filter(|_| in_time) {
                 Some(value) => Some(value),
                 None => self.get_bytes(&key).await?,

@@ -8,6 +8,8 @@
 //! | `options_file` | options from the TOML file of `--config` or `--workload`             |
 //! | `place`        | the options that select a pool's medium or describe a new pool       |
 //! | `size`         | sizes such as `64kb`                                                 |
+//! | `json`         | JSON in ASCII, for keys and values of any bytes                      |
+//! | `key_file`     | the file with the key of a cluster of memory servers                 |
 //! | `progress`     | the progress bar of a long operation                                 |
 
 #[macro_use]
@@ -15,9 +17,12 @@ pub(crate) mod output;
 
 pub(crate) mod choice;
 mod failure;
+pub(crate) mod json;
+mod key_file;
 pub(crate) mod options_file;
 pub(crate) mod place;
 pub(crate) mod progress;
 pub(crate) mod size;
 
 pub(crate) use failure::Failure;
+pub(crate) use key_file::read_key;

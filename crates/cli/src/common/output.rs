@@ -56,6 +56,15 @@ pub(crate) fn write_or_end(text: Arguments<'_>) {
     }
 }
 
+/// Writes bytes to standard output. If the write fails, unwinds to [`catch`].
+pub(crate) fn write_bytes_or_end(parts: &[&[u8]]) {
+    let mut out = io::stdout().lock();
+    let written = parts.iter().try_for_each(|part| out.write_all(part));
+    if let Err(error) = written.and_then(|()| out.flush()) {
+        resume_unwind(Box::new(OutputClosed(error)));
+    }
+}
+
 /// Writes to standard error. Ignores a failed write.
 pub(crate) fn write_message(text: Arguments<'_>) {
     io::stderr().write_fmt(text).ok();

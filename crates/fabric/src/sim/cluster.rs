@@ -6,7 +6,6 @@ use super::PER_NS;
 use super::constants::{ClusterConstants, VerbOrder};
 use super::event_queue::{ClusterEvent, EventQueue};
 use super::exec::ComputeThread;
-use super::leases::LeaseTable;
 use super::memory::ServerMemory;
 use super::requests::{LeaseCall, PostedBatch};
 use super::servers::{ComputeServer, MemoryServer, Nic, QueueTimes, ServerState};
@@ -14,6 +13,7 @@ use super::slab::Slab;
 use super::threads::{ThreadTable, WakeReason};
 use crate::addr::GAddr;
 use crate::fabric::{FabricCaps, Nanos};
+use crate::lease_table::LeaseTable;
 
 /// The traffic of all NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,7 +70,6 @@ impl Cluster {
             thread_free: 0,
         };
         let compute = || ComputeServer {
-            epoch: 1,
             connected: vec![1; servers.into()],
             crashed_at: None,
             paused_until: 0,
@@ -79,7 +78,7 @@ impl Cluster {
             servers: (0..servers).map(|_| server()).collect(),
             computes: (0..computes).map(|_| compute()).collect(),
             cards: (0..servers.max(computes)).map(|_| Nic::default()).collect(),
-            leases: LeaseTable::new(computes),
+            leases: LeaseTable::new(computes, 1, constants.lease_ns * PER_NS),
             constants,
             events: EventQueue::new(seed),
             rng: Rng::new(seed),
@@ -121,7 +120,7 @@ impl Cluster {
     }
 
     pub(super) fn epoch(&self, compute: u16) -> u8 {
-        self.computes[usize::from(compute)].epoch
+        self.leases.epoch(compute)
     }
 
     pub(super) fn now_ns(&self) -> Nanos {

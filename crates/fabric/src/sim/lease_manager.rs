@@ -6,6 +6,7 @@ use super::event_queue::ClusterEvent;
 use super::requests::LeaseCall;
 use super::servers::ServerState;
 use crate::fabric::FabricError;
+use crate::lease_table::LeaseCheck;
 use crate::service::{LEASE_SERVER, ServiceRequest, ServiceResponse};
 
 impl Cluster {
@@ -66,21 +67,26 @@ impl Cluster {
         ask: ServiceRequest,
         served: u64,
     ) -> (Result<ServiceResponse, FabricError>, u64) {
-        let index = usize::from(compute);
-        let life = self.computes[index].epoch;
+        let life = self.leases.epoch(compute);
         match ask {
             _ if epoch < life && ask != ServiceRequest::Join => (Err(FabricError::Fenced), 0),
             ServiceRequest::Chunk => (Ok(self.chunk(server)), 0),
             ServiceRequest::Renew => {
-                self.leases.renew(index, self.events.now());
+                self.leases.renew(compute, self.events.now());
                 (Ok(ServiceResponse::Alive), 0)
             }
             ServiceRequest::Join => {
-                self.leases.renew(index, self.events.now());
-                self.computes[index].crashed_at = None;
+                self.leases.renew(compute, self.events.now());
+                self.computes[usize::from(compute)].crashed_at = None;
                 (Ok(ServiceResponse::Epoch(life)), 0)
             }
+            // The simulated lease server gives no epoch to a second holder.
+            ServiceRequest::Leave { .. } => (Ok(ServiceResponse::Left), 0),
             ServiceRequest::CheckLease { compute, epoch } => self.verdict(compute, epoch, served),
+            ServiceRequest::Reserve { to } => {
+                self.take(server, to);
+                (Ok(ServiceResponse::Reserved), 0)
+            }
         }
     }
 
@@ -106,16 +112,11 @@ impl Cluster {
         epoch: u8,
         served: u64,
     ) -> (Result<ServiceResponse, FabricError>, u64) {
-        let index = usize::from(compute);
-        let life = self.computes[index].epoch;
-        let lease = self.constants.lease_ns * PER_NS;
-        if epoch < life {
-            return (Ok(ServiceResponse::Expired), 0);
-        }
-        if self.events.now() < self.leases.renewed(index) + lease {
-            return (Ok(ServiceResponse::Alive), 0);
-        }
-        self.computes[index].epoch = life + 1;
+        let next = match self.leases.check(compute, epoch, self.events.now()) {
+            LeaseCheck::Alive => return (Ok(ServiceResponse::Alive), 0),
+            LeaseCheck::Ended => return (Ok(ServiceResponse::Expired), 0),
+            LeaseCheck::Expired(next) => next,
+        };
         let there = served + self.constants.wire_ns * PER_NS;
         for server in 0..self.servers() {
             let there = if server == LEASE_SERVER {
@@ -123,7 +124,7 @@ impl Cluster {
             } else {
                 there
             };
-            self.plan(there, ClusterEvent::Fence(server, compute, life + 1));
+            self.plan(there, ClusterEvent::Fence(server, compute, next));
         }
         (
             Ok(ServiceResponse::Expired),

@@ -32,7 +32,6 @@ mod constants;
 mod event_queue;
 mod exec;
 mod lease_manager;
-mod leases;
 mod memory;
 mod requests;
 mod servers;

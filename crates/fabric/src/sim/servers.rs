@@ -52,7 +52,6 @@ impl QueueTimes {
 }
 
 pub(super) struct ComputeServer {
-    pub(super) epoch: u8,
     /// Generation of each memory server to which this compute server is connected.
     pub(super) connected: Vec<u32>,
     pub(super) crashed_at: Option<u64>,

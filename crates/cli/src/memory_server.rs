@@ -1,0 +1,181 @@
+//! `farbank memory-server`: serves memory to compute servers, for structures on disaggregated memory.
+//!
+//! The memory is in this process, or in a file that outlives it. A [`TcpServer`] executes the verbs of compute servers
+//! until a signal ends the command.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, value_parser};
+use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
+use farbank_fabric::tcp::{SharedKey, TcpServer, TcpServerSettings, WaitMode};
+use farbank_pm::Medium;
+use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, PendingPath, open_path, prepare_path};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::common::progress::CommandProgress;
+use crate::common::{Failure, read_key, size};
+
+const EXAMPLES: &str = "\
+SIGTERM and SIGINT stop the server with status 0.
+
+Server 0 is the lease server: it manages the leases of compute servers and of the other memory servers. Those stop
+serving if they cannot reach it. All servers and clients of a cluster have the same key file, for example of
+`head -c 32 /dev/urandom`. After the handshake, frames are neither encrypted nor authenticated: use a trusted network.
+
+A file of --pool keeps its contents if this process is killed. It is not flushed: after a power failure, delete the files of
+all servers.
+
+Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start, 2 if the command line is wrong.
+
+Examples:
+  farbank memory-server --key-file key
+      memory server 0, with 1 GiB of memory, on 127.0.0.1:7411
+  farbank memory-server --key-file key --number 1 --listen 127.0.0.1:7412 --lease-server 127.0.0.1:7411
+      memory server 1 of the same cluster
+  farbank memory-server --key-file key --pool /dev/shm/memory0 --size 8gb
+      the memory is in a file: its contents survive a restart of the server, under a new generation
+  farbank tree --help
+      how to use the servers";
+
+/// Serve memory to compute servers.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct MemoryServerArgs {
+    /// Address and port to listen on; port 0 selects a free port.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7411")]
+    listen: SocketAddr,
+    /// File with the key that all servers and clients of the cluster share: at least 16 bytes.
+    #[arg(long, value_name = "FILE")]
+    key_file: PathBuf,
+    /// Number of this server. Server 0 is the lease server.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    number: u16,
+    /// Address of server 0. Required for all other servers.
+    #[arg(long, value_name = "IP:PORT")]
+    lease_server: Option<SocketAddr>,
+    /// File or devdax device with the memory. A missing file is created. "none" keeps the memory in this process.
+    #[arg(long, value_name = "PATH", default_value = "none")]
+    pool: PathBuf,
+    /// Size of a new memory: all of host memory, lock memory and a header.
+    #[arg(long, value_name = "SIZE", default_value = "1gb", value_parser = size::parse)]
+    size: u64,
+    /// Size of the lock memory, a multiple of 4kb. The same on all servers of a cluster.
+    #[arg(long, value_name = "SIZE", default_value = "256kb", value_parser = size::parse)]
+    lock_size: u64,
+    /// Size of the chunks in which compute servers allocate memory, a multiple of 4kb.
+    #[arg(long, value_name = "SIZE", default_value = "1mb", value_parser = size::parse)]
+    chunk_size: u64,
+    /// Duration of the lease of a compute server, in milliseconds. The same on all servers of a cluster.
+    #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = value_parser!(u64).range(10..=3_600_000))]
+    lease_ms: u64,
+    /// Duration of the lease of a memory server, in milliseconds. The same on all servers of a cluster.
+    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = value_parser!(u64).range(10..=3_600_000))]
+    member_lease_ms: u64,
+    /// Maximum number of connections. Each has a thread.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = value_parser!(u32).range(1..))]
+    max_connections: u32,
+    /// Poll the connections instead of blocking. Faster only if each connection has a core of its own.
+    #[arg(long)]
+    spin: bool,
+}
+
+impl MemoryServerArgs {
+    /// Serves until a signal.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        if (self.number == 0) == self.lease_server.is_some() {
+            let text = "--lease-server must be given for all servers except number 0";
+            return Err(Failure::Usage(text.into()));
+        }
+        let key = read_key(&self.key_file)?;
+        let listener = TcpListener::bind(self.listen).map_err(|error| {
+            Failure::failed(format!("cannot listen on {}: {error}", self.listen))
+        })?;
+        // Before the memory is opened: from here on a signal stops the server instead of killing the process.
+        let mut signals = Signals::new([SIGTERM, SIGINT])
+            .map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")))?;
+        let (medium, name) = self.medium()?;
+        let server = match medium {
+            AnyMedium::Mapped(medium) => self.start(medium, name, listener, key)?,
+            AnyMedium::File(_) => {
+                let path = self.pool.display();
+                let text = format!("{path}: a memory server needs a file that can be mapped");
+                return Err(Failure::failed(text));
+            }
+        };
+        signals.forever().next();
+        drop(server);
+        Ok(())
+    }
+
+    /// Opens the medium of the memory, or creates it. A created file has to be published.
+    fn medium(&self) -> Result<(AnyMedium, Option<PendingPath>), Failure> {
+        if self.pool == Path::new("none") {
+            let medium = Mapped::anonymous(self.size).map_err(Failure::failed)?;
+            return Ok((AnyMedium::Mapped(medium), None));
+        }
+        let options = OpenOptions {
+            page_cache: true,
+            ..OpenOptions::default()
+        };
+        if self.pool.exists() {
+            let medium = open_path(&self.pool, &options).map_err(Failure::failed)?;
+            return Ok((medium, None));
+        }
+        let mut progress = CommandProgress::new("creating the memory");
+        let made = prepare_path(&self.pool, self.size, &options, &mut |done, all| {
+            progress.show(done, all);
+        });
+        progress.clear();
+        let (medium, name) = made.map_err(Failure::failed)?;
+        Ok((medium, Some(name)))
+    }
+
+    fn start(
+        &self,
+        medium: Mapped,
+        name: Option<PendingPath>,
+        listener: TcpListener,
+        key: SharedKey,
+    ) -> Result<TcpServer, Failure> {
+        let survives = medium.caps().survives.clone();
+        let settings = MemorySettings {
+            server: self.number,
+            lock_bytes: self.lock_size,
+            chunk_bytes: self.chunk_size,
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let generation = now.unwrap_or_default().as_nanos() as u64;
+        let memory = WordMemory::open(medium, settings, generation)
+            .map_err(|error| Failure::failed(format!("{}: {error}", self.pool.display())))?;
+        if let Some(name) = name {
+            name.publish().map_err(Failure::failed)?;
+        }
+        let leases = LeaseSettings {
+            compute: Duration::from_millis(self.lease_ms),
+            member: Duration::from_millis(self.member_lease_ms),
+        };
+        let (generation, host_bytes) = (memory.generation(), memory.host_bytes());
+        let node = Arc::new(MemoryNode::new(memory, leases));
+        let settings = TcpServerSettings {
+            lease_server: self.lease_server,
+            connections_max: self.max_connections as usize,
+            wait: match self.spin {
+                true => WaitMode::Spin,
+                false => WaitMode::Block,
+            },
+            ..TcpServerSettings::new(key)
+        };
+        let server = TcpServer::start(listener, node, settings).map_err(Failure::failed)?;
+        announce!(
+            "memory server {} listens on {}, generation {generation}, {} of host memory; survives: {survives}",
+            self.number,
+            server.address(),
+            size::human(host_bytes),
+        );
+        Ok(server)
+    }
+}

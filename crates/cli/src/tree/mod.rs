@@ -1,0 +1,410 @@
+//! `farbank tree`: reads and writes a tree on memory servers (`farbank memory-server`), over TCP.
+//!
+//! * `load`: the subcommand that reads many entries.
+//!
+//! Each run is a client of its own: it joins the cluster, and leaves it at its end.
+
+mod load;
+
+use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
+use std::ops::Bound;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, value_parser};
+use farbank_tree::{
+    Cluster, ClusterError, ClusterSettings, TreeError, TreeSettings, VALUE_BYTES_MAX,
+};
+
+use crate::common::output::write_bytes_or_end;
+use crate::common::{Failure, json, read_key, size};
+
+const EXAMPLES: &str = "\
+Keys and values are bytes. A tree has a maximum length of keys, at most 1 KiB, that is chosen at its creation; each entry
+takes this much. Values have at most 131056 bytes.
+
+Exit status: 0 on success; 1 if the command failed, or get or delete found no key, or put --if-absent found one; 2 if the
+command line is wrong.
+
+Examples:
+  head -c 32 /dev/urandom > key
+  farbank memory-server --key-file key &
+  farbank memory-server --key-file key --number 1 --listen 127.0.0.1:7412 --lease-server 127.0.0.1:7411 &
+      two memory servers
+  cluster='--servers 127.0.0.1:7411,127.0.0.1:7412 --key-file key'
+  farbank tree create $cluster
+  farbank tree put $cluster greeting hello
+  farbank tree get $cluster greeting
+  farbank tree scan $cluster --from a --to n --count 10 --json
+  seq 1000 | sed 's/.*/key&\\tvalue&/' | farbank tree load $cluster
+      a key, a tab and a value in each line
+  farbank tree stat $cluster --keys";
+
+/// Read and write a tree on memory servers.
+#[derive(Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum TreeCommand {
+    /// Create an empty tree.
+    Create(TreeCreateArgs),
+    /// Print the value of a key.
+    Get(KeyArgs),
+    /// Set the value of a key.
+    Put(PutArgs),
+    /// Remove a key.
+    Delete(KeyArgs),
+    /// Print keys and values in the order of the keys.
+    Scan(ScanArgs),
+    /// Set the values of many keys.
+    Load(load::LoadArgs),
+    /// Print the sizes of the tree and of its memory servers.
+    Stat(StatArgs),
+}
+
+/// Options of every `farbank tree` subcommand.
+#[derive(Args)]
+struct ClusterArgs {
+    /// Addresses of all memory servers, in the order of their numbers.
+    #[arg(
+        long,
+        value_name = "IP:PORT,...",
+        value_delimiter = ',',
+        required = true
+    )]
+    servers: Vec<SocketAddr>,
+    /// File with the key of the cluster.
+    #[arg(long, value_name = "FILE")]
+    key_file: PathBuf,
+    /// Time after which a memory server that does not answer is an error, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = value_parser!(u64).range(10..=3_600_000))]
+    timeout_ms: u64,
+    /// Number of this client, below 1023, which no other client uses. Default: the lease server selects one.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(..1023))]
+    compute: Option<u16>,
+    /// Print JSON: one object, or for scan one object per line. Bytes beyond ASCII are escaped as \u00XX.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TreeCreateArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Maximum bytes of a key, 8 to 1024. Each entry takes this much.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u16).range(8..=1024))]
+    key_bytes: u16,
+    /// Maximum bytes of a value. The chunks of the memory servers must be twice as large.
+    #[arg(long, value_name = "N", default_value_t = VALUE_BYTES_MAX as u32, value_parser = value_parser!(u32).range(1..=VALUE_BYTES_MAX as i64))]
+    value_bytes: u32,
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// The key.
+    key: OsString,
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PutArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// The key.
+    key: OsString,
+    /// The value. "-" reads it from standard input.
+    value: OsString,
+    /// Set the value only if the key has none. Exits with 1 if it has one.
+    #[arg(long)]
+    if_absent: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// First key.
+    #[arg(long, value_name = "KEY")]
+    from: Option<OsString>,
+    /// End of the range: the first key that is not printed.
+    #[arg(long, value_name = "KEY")]
+    to: Option<OsString>,
+    /// Maximum number of keys.
+    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
+    count: u64,
+    /// Print the keys without the values.
+    #[arg(long)]
+    keys_only: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StatArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Also count the keys and the bytes of values, which reads the whole tree.
+    #[arg(long)]
+    keys: bool,
+}
+
+impl TreeCommand {
+    /// Runs the subcommand.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self {
+            TreeCommand::Create(create) => create.run(),
+            TreeCommand::Get(get) => get.get(),
+            TreeCommand::Put(put) => put.run(),
+            TreeCommand::Delete(delete) => delete.delete(),
+            TreeCommand::Scan(scan) => scan.run(),
+            TreeCommand::Load(load) => load.run(),
+            TreeCommand::Stat(stat) => stat.run(),
+        }
+    }
+}
+
+impl ClusterArgs {
+    fn connect(&self) -> Result<Cluster, Failure> {
+        let settings = ClusterSettings {
+            compute: self.compute,
+            timeout: Duration::from_millis(self.timeout_ms),
+            ..ClusterSettings::new(self.servers.clone(), read_key(&self.key_file)?)
+        };
+        Cluster::connect(settings).map_err(failed)
+    }
+}
+
+/// Returns the failure of a command, with a hint if there is one.
+fn failed(error: ClusterError) -> Failure {
+    let hint = match &error {
+        ClusterError::Tree(TreeError::NoTree) => Some("`farbank tree create` creates a tree"),
+        ClusterError::Connect(_) => Some(
+            "all memory servers must run, be listed in the order of their numbers, and have the same key file",
+        ),
+        _ => None,
+    };
+    Failure::Failed {
+        error: error.to_string(),
+        hint: hint.map(str::to_owned),
+    }
+}
+
+/// The failure of a command that has printed its result.
+fn not_done(text: String, is_json: bool) -> Failure {
+    match is_json {
+        true => Failure::Told(1),
+        false => Failure::failed(text),
+    }
+}
+
+fn print_json(object: &serde_json::Value) {
+    println!("{}", json::escaped(&object.to_string()));
+}
+
+impl TreeCreateArgs {
+    fn run(self) -> Result<(), Failure> {
+        let cluster = self.cluster.connect()?;
+        let settings = TreeSettings {
+            key_bytes_max: self.key_bytes.into(),
+            value_bytes_max: self.value_bytes as usize,
+        };
+        cluster.create(&settings).map_err(failed)?;
+        let tree = cluster.info().map_err(failed)?.tree;
+        match self.cluster.json {
+            true => print_json(&serde_json::json!({
+                "servers": tree.servers, "key_bytes_max": tree.key_bytes_max,
+                "value_bytes_max": tree.value_bytes_max, "node_bytes": tree.node_bytes,
+            })),
+            false => println!(
+                "created a tree on {} memory servers: keys to {} bytes, values to {} bytes, nodes of {} bytes",
+                tree.servers, tree.key_bytes_max, tree.value_bytes_max, tree.node_bytes
+            ),
+        }
+        Ok(())
+    }
+}
+
+impl KeyArgs {
+    fn get(self) -> Result<(), Failure> {
+        let cluster = self.cluster.connect()?;
+        let value = cluster.get(self.key.as_bytes()).map_err(failed)?;
+        if self.cluster.json {
+            let text = value.as_deref().map(json::text);
+            print_json(
+                &serde_json::json!({ "key": json::text(self.key.as_bytes()), "value": text }),
+            );
+        }
+        match value {
+            None => Err(not_done(self.absent(), self.cluster.json)),
+            Some(value) if !self.cluster.json => {
+                write_bytes_or_end(&[&value, b"\n"]);
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn delete(self) -> Result<(), Failure> {
+        let cluster = self.cluster.connect()?;
+        let removed = cluster.delete(self.key.as_bytes()).map_err(failed)?;
+        if self.cluster.json {
+            let key = json::text(self.key.as_bytes());
+            print_json(&serde_json::json!({ "key": key, "deleted": removed }));
+        }
+        match removed {
+            true => Ok(()),
+            false => Err(not_done(self.absent(), self.cluster.json)),
+        }
+    }
+
+    fn absent(&self) -> String {
+        format!("the tree has no key {:?}", self.key)
+    }
+}
+
+impl PutArgs {
+    fn run(self) -> Result<(), Failure> {
+        let value = match self.value == "-" {
+            true => load::read_value()?,
+            false => self.value.as_bytes().to_vec(),
+        };
+        let cluster = self.cluster.connect()?;
+        let key = self.key.as_bytes();
+        let (stored, existed) = match self.if_absent {
+            true => {
+                let inserted = cluster.insert_if_absent(key, &value).map_err(failed)?;
+                (inserted, !inserted)
+            }
+            false => (true, cluster.put(key, &value).map_err(failed)?),
+        };
+        if self.cluster.json {
+            let object = serde_json::json!({
+                "key": json::text(key), "stored": stored, "existed": existed,
+            });
+            print_json(&object);
+        }
+        match stored {
+            true => Ok(()),
+            false => {
+                let text = format!("the tree has the key {:?} already", self.key);
+                Err(not_done(text, self.cluster.json))
+            }
+        }
+    }
+}
+
+impl ScanArgs {
+    fn run(self) -> Result<(), Failure> {
+        let cluster = self.cluster.connect()?;
+        let from = self.from.as_deref().map(OsStr::as_bytes);
+        let to = self.to.as_deref().map(OsStr::as_bytes);
+        scan(&cluster, from, to, self.count, |key, value| {
+            match self.cluster.json {
+                true if self.keys_only => {
+                    print_json(&serde_json::json!({ "key": json::text(key) }))
+                }
+                true => print_json(&serde_json::json!({
+                    "key": json::text(key), "value": json::text(value),
+                })),
+                false if self.keys_only => write_bytes_or_end(&[key, b"\n"]),
+                false => write_bytes_or_end(&[key, b"\t", value, b"\n"]),
+            }
+        })
+    }
+}
+
+/// Calls `each` for at most `count` keys from `from` to before `to`.
+fn scan(
+    cluster: &Cluster,
+    from: Option<&[u8]>,
+    to: Option<&[u8]>,
+    count: u64,
+    mut each: impl FnMut(&[u8], &[u8]),
+) -> Result<(), Failure> {
+    /// Keys that are in memory at once.
+    const PAGE: u64 = 256;
+    let to = to.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut last: Option<Vec<u8>> = None;
+    let mut left = count;
+    while left > 0 {
+        let from = match (&last, from) {
+            (Some(last), _) => Bound::Excluded(last.as_slice()),
+            (None, Some(from)) => Bound::Included(from),
+            (None, None) => Bound::Unbounded,
+        };
+        let wanted = left.min(PAGE);
+        let page = cluster.scan(from, to, wanted as usize).map_err(failed)?;
+        for (key, value) in &page {
+            each(key, value);
+        }
+        left -= page.len() as u64;
+        if (page.len() as u64) < wanted {
+            break;
+        }
+        last = page.into_iter().next_back().map(|(key, _)| key);
+    }
+    Ok(())
+}
+
+impl StatArgs {
+    fn run(self) -> Result<(), Failure> {
+        let cluster = self.cluster.connect()?;
+        let info = cluster.info().map_err(failed)?;
+        let (mut keys, mut bytes) = (0_u64, 0_u64);
+        if self.keys {
+            scan(&cluster, None, None, u64::MAX, |_, value| {
+                keys += 1;
+                bytes += value.len() as u64;
+            })?;
+        }
+        let counted = self.keys.then_some((keys, bytes));
+        let stats = cluster.stats().map_err(failed)?;
+        let tree = info.tree;
+        if self.cluster.json {
+            let servers =
+                info.servers
+                    .iter()
+                    .zip(&self.cluster.servers)
+                    .map(|(server, address)| {
+                        serde_json::json!({
+                            "address": address.to_string(), "generation": server.generation,
+                            "host_bytes": server.host_bytes, "lock_bytes": server.lock_bytes,
+                        })
+                    });
+            print_json(&serde_json::json!({
+                "servers": servers.collect::<Vec<_>>(), "key_bytes_max": tree.key_bytes_max,
+                "value_bytes_max": tree.value_bytes_max, "node_bytes": tree.node_bytes,
+                "keys": counted.map(|(keys, _)| keys), "value_bytes": counted.map(|(_, bytes)| bytes),
+                "compute": info.compute, "epoch": info.epoch, "round_trips": stats.round_trips,
+                "read_retries": stats.read_retries,
+            }));
+            return Ok(());
+        }
+        println!(
+            "tree: keys to {} bytes, values to {} bytes, nodes of {} bytes",
+            tree.key_bytes_max, tree.value_bytes_max, tree.node_bytes
+        );
+        for (number, (server, address)) in
+            info.servers.iter().zip(&self.cluster.servers).enumerate()
+        {
+            println!(
+                "memory server {number} at {address}: {} of host memory, {} of lock memory, generation {}",
+                size::human(server.host_bytes),
+                size::human(server.lock_bytes),
+                server.generation
+            );
+        }
+        if let Some((keys, bytes)) = counted {
+            println!("{keys} keys, {} of values", size::human(bytes));
+        }
+        println!(
+            "this client: compute server {}, epoch {}",
+            info.compute, info.epoch
+        );
+        Ok(())
+    }
+}

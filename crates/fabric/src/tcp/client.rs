@@ -1,0 +1,646 @@
+//! [`TcpFabric`]: the fabric of one thread of a compute server, over TCP.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::{SocketAddr, TcpStream};
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use mio::Interest;
+
+use super::ConnectError;
+use super::buffer::InputBuffer;
+use super::handshake::{FrameStream, StreamError, connect, nonce};
+use super::link::{LinkState, ServerLink};
+use super::reactor::{EventSource, Reactor, WakeQueue};
+use crate::fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
+use crate::server::{Caller, FIRST_ATTEMPT};
+use crate::service::{LEASE_SERVER, ServiceRequest, ServiceResponse};
+use crate::wire::{
+    ANY_COMPUTE, Challenge, Failure, Frame, FrameKind, Hello, Refusal, Role, SharedKey, WireError,
+    decode_failure, decode_response, decode_results, encode_batch, encode_call,
+};
+
+/// The settings of a [`TcpFabric`].
+#[derive(Clone, Debug)]
+pub struct TcpSettings {
+    /// Addresses of all memory servers, in the order of their numbers. The first is the lease server.
+    pub servers: Vec<SocketAddr>,
+    /// Number of the compute server, below 1023. No other process may use it at the same time: a join ends the earlier
+    /// epochs of the number. `None`: the lease server selects a number that is not in use.
+    pub compute: Option<u16>,
+    /// The key that all servers of the cluster share.
+    pub key: SharedKey,
+    /// Time after which a request to a server that does not answer fails with [`FabricError::Timeout`].
+    pub timeout: Duration,
+}
+
+/// A request that was posted.
+struct PendingRequest {
+    server: u16,
+    /// The verbs of a batch; none for a call.
+    verbs: Option<Vec<Verb>>,
+    result: Option<Result<RequestResult, FabricError>>,
+    waker: Option<Waker>,
+}
+
+enum RequestResult {
+    Verbs(Vec<Verb>),
+    Response(ServiceResponse),
+}
+
+/// A connection that a thread has made, or the reason why none can be made.
+type NewConnection = (usize, Result<(TcpStream, InputBuffer), StreamError>);
+
+/// The connections made by threads that the fabric has not taken yet.
+struct Connector {
+    made: Mutex<Vec<NewConnection>>,
+    queue: Arc<WakeQueue>,
+    is_closed: AtomicBool,
+}
+
+impl Connector {
+    fn put(&self, connection: NewConnection) {
+        let made = self.made.lock();
+        made.unwrap_or_else(PoisonError::into_inner)
+            .push(connection);
+        self.queue.interrupt();
+    }
+
+    fn take(&self) -> Vec<NewConnection> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *made)
+    }
+}
+
+struct FabricState {
+    links: Vec<ServerLink>,
+    requests: HashMap<u64, PendingRequest>,
+    next_id: u64,
+    /// Whether a server has said that the epoch has ended.
+    is_fenced: bool,
+}
+
+struct FabricShared {
+    reactor: Reactor,
+    /// Number of this source of events in the reactor.
+    source: usize,
+    settings: TcpSettings,
+    compute: u16,
+    epoch: u8,
+    state: RefCell<FabricState>,
+    connector: Arc<Connector>,
+}
+
+/// The access of one thread of a compute server to memory servers over TCP. Clones share the connections.
+///
+/// After [`FabricError::Fenced`], or to use a server again after [`FabricError::Timeout`] or [`FabricError::Empty`],
+/// connect again: a new fabric has a new epoch.
+#[derive(Clone)]
+pub struct TcpFabric(Rc<FabricShared>);
+
+impl TcpFabric {
+    /// Joins the cluster in a new epoch of the compute server, which ends all its earlier epochs, and connects to all
+    /// memory servers. Blocks the thread meanwhile.
+    ///
+    /// # Errors
+    /// A server is not reachable, has another key or number, or the compute server's epochs are used up.
+    pub fn connect(reactor: &Reactor, settings: TcpSettings) -> Result<TcpFabric, ConnectError> {
+        /// Attempts to join. A lease server that has lost its memory learns from the members which epochs have ended.
+        const JOINS_MAX: u32 = 8;
+        let count = settings.servers.len();
+        if count == 0 || count > usize::from(u16::MAX) + 1 {
+            return Err(ConnectError::Servers { count });
+        }
+        let mut joins = 0;
+        loop {
+            let joined = join(&settings)?;
+            let connected: Result<Vec<_>, _> = (0..settings.servers.len())
+                .map(|server| connect_to(&settings, server as u16, joined, None))
+                .collect();
+            joins += 1;
+            match connected {
+                Err(ConnectError::Refused(_, Refusal::Fenced)) if joins < JOINS_MAX => {
+                    thread::sleep(settings.timeout / 16);
+                }
+                connected => return TcpFabric::start(reactor, settings, joined, connected?),
+            }
+        }
+    }
+
+    fn start(
+        reactor: &Reactor,
+        settings: TcpSettings,
+        joined: Caller,
+        connected: Vec<(FrameStream, Challenge)>,
+    ) -> Result<TcpFabric, ConnectError> {
+        let links = connected
+            .iter()
+            .map(|(_, challenge)| ServerLink::new(*challenge));
+        let state = FabricState {
+            links: links.collect(),
+            requests: HashMap::new(),
+            next_id: 0,
+            is_fenced: false,
+        };
+        let shared = Rc::new_cyclic(|weak: &Weak<FabricShared>| FabricShared {
+            reactor: reactor.clone(),
+            source: reactor.add_source(weak.clone()),
+            settings,
+            compute: joined.compute,
+            epoch: joined.epoch,
+            state: RefCell::new(state),
+            connector: Arc::new(Connector {
+                made: Mutex::default(),
+                queue: reactor.queue(),
+                is_closed: AtomicBool::new(false),
+            }),
+        });
+        for (link, (stream, _)) in connected.into_iter().enumerate() {
+            let made = (link, Ok(stream.into_parts()));
+            shared.state.borrow_mut().links[link].attempt = joined.attempt;
+            shared.use_connection(made);
+        }
+        Ok(TcpFabric(shared))
+    }
+
+    /// Returns the number of the compute server.
+    #[must_use]
+    pub fn compute(&self) -> u16 {
+        self.0.compute
+    }
+
+    /// Returns the epoch of the compute server in which this fabric joined.
+    #[must_use]
+    pub fn epoch(&self) -> u8 {
+        self.0.epoch
+    }
+
+    /// Returns the reactor that drives this fabric.
+    #[must_use]
+    pub fn reactor(&self) -> &Reactor {
+        &self.0.reactor
+    }
+
+    /// Returns the duration of the compute server's lease without renewal.
+    #[must_use]
+    pub fn lease_ns(&self) -> Nanos {
+        let state = self.0.state.borrow();
+        state.links[usize::from(LEASE_SERVER)].challenge.lease_ns
+    }
+
+    /// Returns the sizes and the generation of memory server `server`, as it reported them at the connection.
+    #[must_use]
+    pub fn server_info(&self, server: u16) -> ServerInfo {
+        let state = self.0.state.borrow();
+        let challenge = &state.links[usize::from(server)].challenge;
+        ServerInfo {
+            generation: challenge.generation,
+            host_bytes: challenge.host_bytes,
+            lock_bytes: challenge.lock_bytes,
+        }
+    }
+
+    /// Leaves the epoch, so that another process can use it (LEASE-6 of [`server`](crate::server)). All later requests
+    /// fail with [`FabricError::Fenced`]. Without this call, the end of the process uses up one of the number's 63
+    /// epochs.
+    ///
+    /// The caller must hold no lock, and no request may have failed with [`FabricError::Timeout`], because its effects
+    /// may come later.
+    ///
+    /// # Errors
+    /// The lease server does not answer, or has ended the epoch.
+    pub async fn leave(&self) -> Result<(), FabricError> {
+        let attempt = {
+            let state = self.0.state.borrow();
+            let attempts = state.links.iter().map(|link| link.attempt);
+            attempts.max().unwrap_or(FIRST_ATTEMPT)
+        };
+        let left = self.call(LEASE_SERVER, ServiceRequest::Leave { attempt });
+        self.0.state.borrow_mut().is_fenced = true;
+        left.await.map(|_| ())
+    }
+
+    /// Renews the lease of the compute server, four times in its duration. Returns the error when that fails, or `None`
+    /// when all other handles of the fabric were dropped.
+    pub async fn keep_alive(self) -> Option<FabricError> {
+        let every = self.lease_ns() / 4;
+        let reactor = self.0.reactor.clone();
+        let fabric = Rc::downgrade(&self.0);
+        drop(self);
+        let sleep = move || reactor.sleep(every);
+        loop {
+            let fabric = TcpFabric(fabric.upgrade()?);
+            if let Err(error) = fabric.call(LEASE_SERVER, ServiceRequest::Renew).await {
+                return Some(error);
+            }
+            drop(fabric);
+            sleep().await;
+        }
+    }
+}
+
+/// The sizes and the generation of a memory server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerInfo {
+    /// The generation: the number of its start.
+    pub generation: u64,
+    /// Bytes of host memory.
+    pub host_bytes: u64,
+    /// Bytes of lock memory.
+    pub lock_bytes: u64,
+}
+
+/// Connects to `server` as `caller`, if it has `generation`.
+fn connect_to(
+    settings: &TcpSettings,
+    server: u16,
+    caller: Caller,
+    generation: Option<u64>,
+) -> Result<(FrameStream, Challenge), ConnectError> {
+    let address = settings.servers[usize::from(server)];
+    let hello = Hello {
+        role: Role::Compute,
+        server,
+        number: caller.compute,
+        epoch: caller.epoch,
+        attempt: caller.attempt,
+        nonce: nonce().map_err(|error| ConnectError::Io(address, error))?,
+    };
+    let connected = connect(address, settings.timeout, &settings.key, &hello, generation);
+    connected.map_err(|error| error.at(address))
+}
+
+/// Begins a new epoch of the compute server, or continues one that was left. Returns its first connection.
+fn join(settings: &TcpSettings) -> Result<Caller, ConnectError> {
+    let address = settings.servers[usize::from(LEASE_SERVER)];
+    let joining = Caller {
+        compute: settings.compute.unwrap_or(ANY_COMPUTE),
+        epoch: 0,
+        attempt: 0,
+    };
+    let (mut stream, _) = connect_to(settings, LEASE_SERVER, joining, None)?;
+    let mut out = Vec::new();
+    encode_call(1, ServiceRequest::Join, &mut out);
+    let sent = stream.send(&out).map_err(StreamError::Io);
+    let answered = sent.and_then(|()| {
+        stream.receive(|frame| Ok(decode_response(frame.expect(FrameKind::Response)?)?))
+    });
+    match answered.map_err(|error| error.at(address))? {
+        ServiceResponse::Joined {
+            compute,
+            epoch,
+            attempt,
+        } => Ok(Caller {
+            compute,
+            epoch,
+            attempt,
+        }),
+        _ => Err(match settings.compute {
+            Some(compute) => ConnectError::EpochsUsed { compute },
+            None => ConnectError::NoNumber,
+        }),
+    }
+}
+
+impl FabricShared {
+    /// Begins to use a connection, or gives up the server if it cannot have one.
+    fn use_connection(&self, (number, made): NewConnection) {
+        let mut state = self.state.borrow_mut();
+        let link = &mut state.links[number];
+        let server = link.server;
+        let lost = match made {
+            Ok((stream, input)) => match self.register(number, stream) {
+                Ok(stream) => return link.connected(stream, input),
+                Err(_) => FabricError::Timeout { server },
+            },
+            Err(StreamError::Refused(Refusal::Fenced)) => FabricError::Fenced,
+            Err(StreamError::OtherGeneration) => FabricError::Empty { server },
+            Err(_) => FabricError::Timeout { server },
+        };
+        let ended = link.close(LinkState::Lost(lost));
+        state.is_fenced |= lost == FabricError::Fenced;
+        state.end_all(ended, lost);
+    }
+
+    fn register(&self, link: usize, stream: TcpStream) -> std::io::Result<mio::net::TcpStream> {
+        stream.set_nonblocking(true)?;
+        let mut stream = mio::net::TcpStream::from_std(stream);
+        let (registry, token) = self.reactor.socket_token(self.source, link);
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(stream)
+    }
+
+    /// Closes a connection and starts a thread that makes another (TCP-2, TCP-3).
+    fn reconnect(&self, state: &mut FabricState, number: usize) {
+        let link = &mut state.links[number];
+        let server = link.server;
+        // The thread numbers its attempts from here. A server may have admitted an attempt that seems to have failed.
+        link.attempt += ATTEMPTS_MAX;
+        let (attempt, generation) = (link.attempt, link.challenge.generation);
+        let ended = link.close(LinkState::Connecting);
+        state.end_all(ended, FabricError::Timeout { server });
+        let settings = self.settings.clone();
+        let (compute, epoch) = (self.compute, self.epoch);
+        let connector = Arc::clone(&self.connector);
+        let run = move || {
+            let connect = |tries| {
+                let caller = Caller {
+                    compute,
+                    epoch,
+                    attempt: attempt + tries,
+                };
+                connect_to(&settings, server, caller, Some(generation))
+            };
+            if let Some(made) = connect_again(&connector, connect) {
+                connector.put((number, made));
+            }
+        };
+        let thread = thread::Builder::new().name("farbank-connect".into());
+        if thread.spawn(run).is_err() {
+            let lost = FabricError::Timeout { server };
+            state.links[number].state = LinkState::Lost(lost);
+        }
+    }
+
+    /// Posts a request. Returns the future of its result.
+    fn post(
+        self: &Rc<FabricShared>,
+        server: u16,
+        verbs: Option<Vec<Verb>>,
+        encode: impl FnOnce(u64, Option<&[Verb]>, &mut Vec<u8>) -> bool,
+    ) -> RequestFuture {
+        let mut state = self.state.borrow_mut();
+        state.next_id += 1;
+        let id = state.next_id;
+        let deadline = self.reactor.now() + self.settings.timeout.as_nanos() as Nanos;
+        let posted = match state.is_fenced {
+            true => Err(FabricError::Fenced),
+            false => state.links[usize::from(server)]
+                .post(id, deadline, |out| encode(id, verbs.as_deref(), out)),
+        };
+        let request = PendingRequest {
+            server,
+            verbs,
+            result: posted.err().map(Err),
+            waker: None,
+        };
+        state.requests.insert(id, request);
+        RequestFuture {
+            shared: Rc::clone(self),
+            id,
+        }
+    }
+}
+
+/// Maximum attempts of one thread to connect: enough for years.
+const ATTEMPTS_MAX: u64 = 1 << 32;
+
+/// Connects until it succeeds or cannot any more. Returns `None` if the fabric is closed.
+fn connect_again(
+    connector: &Connector,
+    connect: impl Fn(u64) -> Result<(FrameStream, Challenge), ConnectError>,
+) -> Option<Result<(TcpStream, InputBuffer), StreamError>> {
+    const PAUSES_MS: [u64; 5] = [1, 10, 50, 200, 500];
+    for tries in 0..ATTEMPTS_MAX {
+        if connector.is_closed.load(Ordering::SeqCst) {
+            break;
+        }
+        match connect(tries) {
+            Ok((stream, _)) => return Some(Ok(stream.into_parts())),
+            Err(ConnectError::OtherGeneration(_)) => {
+                return Some(Err(StreamError::OtherGeneration));
+            }
+            Err(ConnectError::Refused(_, Refusal::TooManyConnections)) => {}
+            Err(ConnectError::Refused(_, refusal)) => {
+                return Some(Err(StreamError::Refused(refusal)));
+            }
+            Err(ConnectError::BadKey(_)) => return Some(Err(StreamError::BadKey)),
+            Err(_) => {}
+        }
+        let pause = PAUSES_MS[(tries as usize).min(PAUSES_MS.len() - 1)];
+        thread::sleep(Duration::from_millis(pause));
+    }
+    None
+}
+
+impl FabricState {
+    /// Ends requests with `error`.
+    fn end_all(&mut self, ids: Vec<u64>, error: FabricError) {
+        for id in ids {
+            if let Some(request) = self.requests.get_mut(&id) {
+                request.end(Err(error));
+            }
+        }
+    }
+}
+
+impl PendingRequest {
+    fn end(&mut self, result: Result<RequestResult, FabricError>) {
+        if self.result.is_none() {
+            self.result = Some(result);
+            if let Some(waker) = self.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Ends the request with the response `frame`. Returns the error if the response is invalid.
+    fn answer(&mut self, frame: Frame<'_>) -> Result<(), StreamError> {
+        let server = self.server;
+        let result = match (frame.kind, &mut self.verbs) {
+            (FrameKind::Results, Some(verbs)) => {
+                decode_results(frame.body, verbs)?;
+                Ok(RequestResult::Verbs(std::mem::take(verbs)))
+            }
+            (FrameKind::Response, None) => {
+                Ok(RequestResult::Response(decode_response(frame.body)?))
+            }
+            (FrameKind::Failure, _) => Err(match decode_failure(frame.body)? {
+                Failure::Fenced => FabricError::Fenced,
+                Failure::Rejected => FabricError::Rejected { server },
+                Failure::Unavailable => FabricError::Timeout { server },
+            }),
+            (kind, _) => {
+                return Err(WireError::Field {
+                    name: "kind",
+                    found: kind as u64,
+                }
+                .into());
+            }
+        };
+        self.end(result);
+        Ok(())
+    }
+}
+
+impl EventSource for FabricShared {
+    fn before_wait(&self, now: Nanos) -> Option<Nanos> {
+        for made in self.connector.take() {
+            self.use_connection(made);
+        }
+        let mut state = self.state.borrow_mut();
+        let mut next = None;
+        for number in 0..state.links.len() {
+            if state.links[number].send().is_err() {
+                self.reconnect(&mut state, number);
+            }
+            next = [next, self.expire(&mut state, number, now)]
+                .into_iter()
+                .flatten()
+                .min();
+        }
+        next
+    }
+
+    fn ready(&self, number: usize) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let requests = &mut state.requests;
+        let mut is_fenced = state.is_fenced;
+        let link = &mut state.links[number];
+        let received = link.receive(|frame| {
+            // The future of a request that has no entry was dropped.
+            let Some(request) = requests.get_mut(&frame.id) else {
+                return Ok(());
+            };
+            request.answer(frame)?;
+            is_fenced |= matches!(request.result, Some(Err(FabricError::Fenced)));
+            Ok(())
+        });
+        let sent = received.and_then(|()| Ok(link.send()?));
+        state.is_fenced = is_fenced;
+        if sent.is_err() {
+            self.reconnect(state, number);
+        }
+    }
+}
+
+impl FabricShared {
+    /// Ends requests whose time is over. Returns the next deadline of the link.
+    fn expire(&self, state: &mut FabricState, number: usize, now: Nanos) -> Option<Nanos> {
+        let (requests, links) = (&mut state.requests, &mut state.links);
+        let is_over = |id| {
+            let request = requests.get(&id);
+            request.is_none_or(|request: &PendingRequest| request.result.is_some())
+        };
+        let deadline = links[number].oldest(is_over)?;
+        if deadline > now {
+            return Some(deadline);
+        }
+        if matches!(links[number].state, LinkState::Connected(_)) {
+            self.reconnect(state, number);
+            return None;
+        }
+        // A thread connects already, so no request was sent. Later requests end too: so none of them is sent.
+        let (server, ended) = {
+            let link = &mut links[number];
+            (link.server, link.close(LinkState::Connecting))
+        };
+        state.end_all(ended, FabricError::Timeout { server });
+        None
+    }
+}
+
+impl Drop for FabricShared {
+    fn drop(&mut self) {
+        self.connector.is_closed.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The future of a request. Dropping it does not end the request.
+struct RequestFuture {
+    shared: Rc<FabricShared>,
+    id: u64,
+}
+
+impl Future for RequestFuture {
+    type Output = Result<RequestResult, FabricError>;
+
+    fn poll(self: Pin<&mut RequestFuture>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.shared.state.borrow_mut();
+        let request = state.requests.get_mut(&self.id);
+        let request = request.expect("the request exists as long as its future");
+        match request.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                request.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for RequestFuture {
+    fn drop(&mut self) {
+        self.shared.state.borrow_mut().requests.remove(&self.id);
+    }
+}
+
+impl Fabric for TcpFabric {
+    fn servers(&self) -> u16 {
+        self.0.settings.servers.len() as u16
+    }
+
+    fn caps(&self, server: u16) -> FabricCaps {
+        let state = self.0.state.borrow();
+        FabricCaps {
+            ordered: true,
+            masked_cas: true,
+            lock_bytes: state.links[usize::from(server)].challenge.lock_bytes,
+            read_line_order: true,
+        }
+    }
+
+    fn batch(
+        &self,
+        server: u16,
+        verbs: Vec<Verb>,
+    ) -> impl Future<Output = Result<Vec<Verb>, FabricError>> {
+        assert!(
+            !verbs.is_empty() && verbs.iter().all(|verb| verb.at().server() == server),
+            "a batch must have verbs, all of them on server {server}: {verbs:?}"
+        );
+        let request = self.0.post(server, Some(verbs), |id, verbs, out| {
+            encode_batch(id, verbs.unwrap_or_default(), out)
+        });
+        async move {
+            match request.await? {
+                RequestResult::Verbs(verbs) => Ok(verbs),
+                RequestResult::Response(_) => unreachable!("a batch is answered by results"),
+            }
+        }
+    }
+
+    /// [`ServiceRequest::Join`] ends the epoch of this fabric.
+    fn call(
+        &self,
+        server: u16,
+        ask: ServiceRequest,
+    ) -> impl Future<Output = Result<ServiceResponse, FabricError>> {
+        let request = self.0.post(server, None, |id, _, out| {
+            encode_call(id, ask, out);
+            true
+        });
+        async move {
+            match request.await? {
+                RequestResult::Response(response) => Ok(response),
+                RequestResult::Verbs(_) => unreachable!("a call is answered by a response"),
+            }
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        self.0.reactor.now()
+    }
+
+    fn sleep(&self, ns: Nanos) -> impl Future<Output = ()> {
+        self.0.reactor.sleep(ns)
+    }
+}

@@ -1,0 +1,91 @@
+//! Memory servers on loopback sockets.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
+use farbank_fabric::tcp::{
+    Reactor, SharedKey, TcpFabric, TcpServer, TcpServerSettings, TcpSettings,
+};
+use farbank_pm::media::Mapped;
+
+pub(crate) const LOCK_BYTES: u64 = 64 << 10;
+pub(crate) const CHUNK_BYTES: u64 = 256 << 10;
+/// Timeout of requests.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const LEASES: LeaseSettings = LeaseSettings {
+    compute: Duration::from_millis(150),
+    member: Duration::from_millis(300),
+};
+
+pub(crate) fn key() -> SharedKey {
+    SharedKey::new(*b"a key for tests only").unwrap()
+}
+
+/// Memory servers. `None`: the server is stopped.
+pub(crate) struct Cluster {
+    pub(crate) servers: Vec<Option<TcpServer>>,
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+/// Starts memory server `server` on `listener`, with empty memory.
+pub(crate) fn start(server: u16, listener: TcpListener, lease_server: SocketAddr) -> TcpServer {
+    let settings = MemorySettings {
+        lock_bytes: LOCK_BYTES,
+        chunk_bytes: CHUNK_BYTES,
+        ..MemorySettings::new(server)
+    };
+    let medium = Mapped::anonymous(4 << 20).unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let memory = WordMemory::open(medium, settings, now.as_nanos() as u64).unwrap();
+    let node = Arc::new(MemoryNode::new(memory, LEASES));
+    let settings = TcpServerSettings {
+        lease_server: (server > 0).then_some(lease_server),
+        ..TcpServerSettings::new(key())
+    };
+    TcpServer::start(listener, node, settings).unwrap()
+}
+
+impl Cluster {
+    pub(crate) fn new(count: u16) -> Cluster {
+        let listeners: Vec<_> = (0..count)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let addresses: Vec<_> = listeners
+            .iter()
+            .map(|listener| listener.local_addr().unwrap())
+            .collect();
+        let servers = (0..)
+            .zip(listeners)
+            .map(|(server, listener)| Some(start(server, listener, addresses[0])))
+            .collect();
+        Cluster { servers, addresses }
+    }
+
+    pub(crate) fn settings(&self, compute: u16) -> TcpSettings {
+        TcpSettings {
+            servers: self.addresses.clone(),
+            compute: Some(compute),
+            key: key(),
+            timeout: TIMEOUT,
+        }
+    }
+
+    pub(crate) fn fabric(&self, reactor: &Reactor, compute: u16) -> TcpFabric {
+        TcpFabric::connect(reactor, self.settings(compute)).unwrap()
+    }
+
+    /// Stops a server, and its memory with it.
+    pub(crate) fn stop(&mut self, server: u16) {
+        self.servers[usize::from(server)] = None;
+    }
+
+    /// Starts a stopped server again, at the same address, with empty memory.
+    pub(crate) fn restart(&mut self, server: u16) {
+        self.stop(server);
+        let index = usize::from(server);
+        let listener = TcpListener::bind(self.addresses[index]).unwrap();
+        self.servers[index] = Some(start(server, listener, self.addresses[0]));
+    }
+}

@@ -1,0 +1,246 @@
+//! The guarantees of a fabric (FABRIC-1 to FABRIC-4) over real sockets.
+
+mod cluster;
+mod failures;
+mod hostile;
+mod proxy;
+
+use std::rc::Rc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cluster::{Cluster, TIMEOUT};
+use farbank_fabric::service::LEASE_SERVER;
+use farbank_fabric::tcp::{Reactor, WaitMode};
+use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse, Verb};
+
+#[test]
+fn verbs_have_the_results_of_the_trait() {
+    let cluster = Cluster::new(2);
+    for wait in [WaitMode::Block, WaitMode::Spin] {
+        let reactor = Reactor::new(wait).unwrap();
+        let fabric = cluster.fabric(&reactor, 1);
+        let at = GAddr::host(1, 4100);
+        reactor.block_on(async {
+            let lock = GAddr::lock(1, 16);
+            let verbs = vec![
+                Verb::write(at, vec![7; 1000]),
+                Verb::read(at, 1000),
+                Verb::write(lock, 0x1111_2222_u64.to_le_bytes().to_vec()),
+                Verb::masked_cas(lock, 0x2222, 0x3333, 0xffff),
+                Verb::masked_cas(lock, 0x2222, 0x4444, 0xffff),
+                Verb::add(lock, 1),
+                Verb::read(lock, 8),
+            ];
+            let done = fabric.batch(1, verbs).await.unwrap();
+            let found: Vec<u64> = done[3..6].iter().map(Verb::found).collect();
+            assert_eq!(found, [0x1111_2222, 0x1111_3333, 0x1111_3333]);
+            assert_eq!(done[1].clone().into_bytes(), [7; 1000]);
+            let word = 0x1111_3334_u64.to_le_bytes();
+            assert_eq!(done[6].clone().into_bytes(), word);
+        });
+        assert_eq!(fabric.caps(1).lock_bytes, cluster::LOCK_BYTES);
+    }
+}
+
+#[test]
+fn requests_of_many_clients_share_a_connection() {
+    let cluster = Cluster::new(2);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = cluster.fabric(&reactor, 1);
+    let clients: Vec<_> = (0..64_u64)
+        .map(|n| {
+            let fabric = fabric.clone();
+            reactor.spawn(async move {
+                let server = (n % 2) as u16;
+                let own = GAddr::host(server, 4096 + n * 512);
+                for round in 0..50_u8 {
+                    fabric.write(own, vec![round; 300]).await.unwrap();
+                    assert_eq!(fabric.read(own, 300).await.unwrap(), [round; 300]);
+                    let all = GAddr::host(server, 1 << 19);
+                    fabric.fetch_add(all, 1).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    reactor.block_on(async {
+        for client in clients {
+            client.await;
+        }
+        for server in 0..2 {
+            let sum = fabric.read(GAddr::host(server, 1 << 19), 8).await.unwrap();
+            assert_eq!(sum, (32 * 50_u64).to_le_bytes());
+        }
+    });
+}
+
+/// FABRIC-1: words are whole. FABRIC-2: a batch takes effect in order, also for clients of other connections.
+#[test]
+fn a_reader_sees_the_writes_of_a_batch_in_order_and_no_torn_word() {
+    const ROUNDS: u64 = 3000;
+    let cluster = Cluster::new(1);
+    let (first, second) = (GAddr::host(0, 8192), GAddr::host(0, 65_536));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let reactor = Reactor::new(WaitMode::Block).unwrap();
+            let fabric = cluster.fabric(&reactor, 1);
+            reactor.block_on(async {
+                for round in 1..=ROUNDS {
+                    let words = (round * 0x0101_0101_0101).to_le_bytes().repeat(32);
+                    let flag = round.to_le_bytes().to_vec();
+                    let verbs = vec![Verb::write(first, words), Verb::write(second, flag)];
+                    fabric.batch(0, verbs).await.unwrap();
+                }
+            });
+        });
+        scope.spawn(|| {
+            let reactor = Reactor::new(WaitMode::Block).unwrap();
+            let fabric = cluster.fabric(&reactor, 2);
+            reactor.block_on(async {
+                loop {
+                    let verbs = vec![Verb::read(second, 8), Verb::read(first, 256)];
+                    let mut done = fabric.batch(0, verbs).await.unwrap();
+                    let data = done.remove(1).into_bytes();
+                    let flag = word(&done.remove(0).into_bytes());
+                    for bytes in data.chunks(8) {
+                        let found = word(bytes);
+                        assert_eq!(found % 0x0101_0101_0101, 0, "a torn word: {found:#x}");
+                        let round = found / 0x0101_0101_0101;
+                        assert!(round >= flag, "the flag is {flag}, the data is {round}");
+                    }
+                    if flag == ROUNDS {
+                        return;
+                    }
+                }
+            });
+        });
+    });
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+/// Lock and read in one batch, write and release in one batch: what command combination needs.
+#[test]
+fn clients_that_lock_by_compare_and_swap_lose_no_update() {
+    const THREADS: u16 = 3;
+    const CLIENTS: u64 = 4;
+    const ROUNDS: u64 = 60;
+    let cluster = Cluster::new(1);
+    let (lock, data) = (GAddr::lock(0, 64), GAddr::host(0, 4096));
+    thread::scope(|scope| {
+        for compute in 0..THREADS {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                let reactor = Reactor::new(WaitMode::Block).unwrap();
+                let fabric = cluster.fabric(&reactor, compute);
+                let clients: Vec<_> = (0..CLIENTS)
+                    .map(|_| reactor.spawn(increment(fabric.clone(), lock, data, ROUNDS)))
+                    .collect();
+                reactor.block_on(async {
+                    for client in clients {
+                        client.await;
+                    }
+                });
+            });
+        }
+    });
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = cluster.fabric(&reactor, 9);
+    let bytes = reactor.block_on(fabric.read(data, 1024)).unwrap();
+    for counter in bytes.chunks(8) {
+        assert_eq!(word(counter), u64::from(THREADS) * CLIENTS * ROUNDS);
+    }
+}
+
+/// Increments each word of a kilobyte under a 16-bit lock.
+async fn increment(fabric: impl Fabric, lock: GAddr, data: GAddr, rounds: u64) {
+    const MASK: u64 = 0xffff_0000;
+    for _ in 0..rounds {
+        let bytes = loop {
+            let verbs = vec![
+                Verb::masked_cas(lock, 0, 1 << 16, MASK),
+                Verb::read(data, 1024),
+            ];
+            let mut done = fabric.batch(0, verbs).await.unwrap();
+            if done[0].found() & MASK == 0 {
+                break done.remove(1).into_bytes();
+            }
+        };
+        let next: Vec<u8> = bytes
+            .chunks(8)
+            .flat_map(|bytes| (word(bytes) + 1).to_le_bytes())
+            .collect();
+        let release = Verb::write(lock.plus(2), vec![0; 2]);
+        let verbs = vec![Verb::write(data, next), release];
+        fabric.batch(0, verbs).await.unwrap();
+    }
+}
+
+#[test]
+fn chunks_of_all_clients_are_disjoint_and_end_with_the_memory() {
+    let cluster = Cluster::new(1);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabrics = Rc::new([cluster.fabric(&reactor, 1), cluster.fabric(&reactor, 2)]);
+    reactor.block_on(async {
+        let reserve = ServiceRequest::Reserve { to: 300_000 };
+        let reserved = fabrics[0].call(0, reserve).await.unwrap();
+        assert_eq!(reserved, ServiceResponse::Reserved);
+        let mut starts = Vec::new();
+        for turn in 0.. {
+            match fabrics[turn % 2]
+                .call(0, ServiceRequest::Chunk)
+                .await
+                .unwrap()
+            {
+                ServiceResponse::Chunk { at, bytes } => {
+                    assert_eq!(bytes, cluster::CHUNK_BYTES);
+                    starts.push(at);
+                }
+                ServiceResponse::Full => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(starts.len() > 4 && starts[0] >= 300_000, "{starts:?}");
+        let apart = |pair: &[u64]| pair[1] - pair[0] == cluster::CHUNK_BYTES;
+        assert!(starts.windows(2).all(apart), "{starts:?}");
+    });
+}
+
+#[test]
+fn a_server_rejects_invalid_verbs_and_executes_none_of_their_batch() {
+    let cluster = Cluster::new(1);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = cluster.fabric(&reactor, 1);
+    let at = GAddr::host(0, 4096);
+    let rejected = Some(FabricError::Rejected { server: 0 });
+    reactor.block_on(async {
+        for invalid in [
+            Verb::read(GAddr::host(0, 1 << 40), 8),
+            Verb::write(GAddr::lock(0, cluster::LOCK_BYTES - 4), vec![1; 8]),
+            Verb::cas(GAddr::host(0, 4097), 0, 1),
+            Verb::read(at, 2 << 20),
+        ] {
+            let verbs = vec![Verb::write(at, vec![9; 8]), invalid];
+            assert_eq!(fabric.batch(0, verbs).await.err(), rejected);
+        }
+        assert_eq!(fabric.read(at, 8).await.unwrap(), [0; 8]);
+    });
+}
+
+#[test]
+fn a_blocked_wait_ends_at_the_time_of_a_sleep() {
+    let cluster = Cluster::new(1);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = cluster.fabric(&reactor, 1);
+    let started = Instant::now();
+    reactor.block_on(fabric.sleep(30_000_000));
+    let took = started.elapsed();
+    assert!(
+        (Duration::from_millis(30)..TIMEOUT).contains(&took),
+        "{took:?}"
+    );
+    let renewed = reactor.block_on(fabric.call(LEASE_SERVER, ServiceRequest::Renew));
+    assert_eq!(renewed, Ok(ServiceResponse::Alive));
+}

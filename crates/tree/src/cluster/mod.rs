@@ -1,0 +1,523 @@
+//! [`Cluster`]: a tree on memory servers over TCP, for programs that are not asynchronous.
+//!
+//! ```text
+//!   threads of the program        Cluster (clones share it)                   memory servers
+//!   ┌─────────────────────┐       ┌────────────────────────────────┐         ┌────────────────┐
+//!   │ get, put, scan, ... ├──────▶│ a thread: sessions, lease,     ├────────▶│ nodes, values, │
+//!   │                     │◀──────┤ index cache, operations at once│◀────────┤ locks          │
+//!   └─────────────────────┘       └────────────────────────────────┘         └────────────────┘
+//! ```
+//!
+//! * `driver`: the thread, its sessions, and the operations that it runs.
+//! * `descriptor`: the sizes of a tree, and its creation.
+//! * `stored_key`: keys of any bytes.
+//!
+//! # Invariants
+//! TREE-CLUSTER-1  On `Ok` of a write, every later read of any client sees it. After an error of the fabric, the write may have
+//!     taken effect, may still do so, or may never do so.
+//! TREE-CLUSTER-2  A session leaves its epoch only if none of its requests has failed. So no lock of the epoch is held, and no
+//!     request of it can follow (LEASE-6 of `farbank_fabric::server`).
+//! TREE-CLUSTER-3  A read that fails with an error of the fabric is repeated once, in a new session. A write is never repeated.
+//!
+//! # Limits
+//! * A tree has a maximum length of keys, at most 1,024 bytes, and each entry takes this much. Values have at most
+//!   [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) bytes.
+//! * A scan is not atomic, and goes forward only. There is no compare-and-swap of values.
+//! * The list of memory servers is fixed at the creation of the tree. All of them must be reachable when a session begins.
+//! * A session takes memory from the servers in chunks. At its end it leaves the unused rest to others (`spare_memory`), except
+//!   for the memory of merged leaves. A session that ends with an error, or is killed, leaves nothing: its chunks are lost.
+
+mod descriptor;
+mod driver;
+mod stored_key;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farbank_fabric::tcp::{ConnectError, ServerInfo, SharedKey, TcpSettings, WaitMode};
+use farbank_fabric::{Fabric, FabricError};
+
+pub use descriptor::{TreeDescriptor, TreeSettings};
+
+use crate::error::TreeError;
+use crate::op_stats::OpStats;
+use descriptor::create_tree;
+use driver::{Driver, DriverState, Session};
+use stored_key::{LENGTH_BYTES, decode_key, encode_key};
+
+/// A key and its value.
+pub type KeyValue = (Vec<u8>, Vec<u8>);
+
+/// The settings of a [`Cluster`].
+#[derive(Clone, Debug)]
+pub struct ClusterSettings {
+    /// Addresses of all memory servers, in the order of their numbers. The first is the lease server.
+    pub servers: Vec<SocketAddr>,
+    /// The key that all servers and clients of the cluster share.
+    pub key: SharedKey,
+    /// Number of this compute server, below 1023, which no other process uses. `None`: the lease server selects one.
+    pub compute: Option<u16>,
+    /// Time after which a request to a memory server that does not answer fails.
+    pub timeout: Duration,
+    /// How the thread of the cluster waits for the network.
+    pub wait: WaitMode,
+}
+
+impl ClusterSettings {
+    /// Returns the settings for `servers` with a timeout of 5 s.
+    #[must_use]
+    pub fn new(servers: Vec<SocketAddr>, key: SharedKey) -> ClusterSettings {
+        ClusterSettings {
+            servers,
+            key,
+            compute: None,
+            timeout: Duration::from_secs(5),
+            wait: WaitMode::Block,
+        }
+    }
+}
+
+/// The reason why an operation of a [`Cluster`] failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// A session could not begin.
+    Connect(ConnectError),
+    /// An operation of the tree failed.
+    Tree(TreeError),
+    /// The memory servers have a tree already.
+    Exists,
+    /// Another client is creating the tree.
+    Creating,
+    /// The memory servers have data of another structure.
+    Occupied,
+    /// The tree's descriptor is damaged or has another version.
+    Descriptor,
+    /// The tree was created with another number of memory servers.
+    OtherServers {
+        /// Number of servers of the tree.
+        found: u16,
+        /// Number of servers that were given.
+        given: u16,
+    },
+    /// The sizes of a new tree are out of range.
+    Sizes {
+        /// The maximum bytes of a key.
+        key_bytes_max: usize,
+        /// The maximum bytes of a value.
+        value_bytes_max: usize,
+    },
+    /// A tree can have at most 256 memory servers.
+    TooManyServers {
+        /// Number of servers that were given.
+        servers: u16,
+    },
+    /// The thread of the cluster could not be started.
+    Thread(io::Error),
+    /// The thread of the cluster has ended, by a panic or without file descriptors.
+    Stopped,
+}
+
+impl fmt::Display for ClusterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClusterError::Connect(error) => error.fmt(f),
+            ClusterError::Tree(TreeError::NoTree) => {
+                f.write_str("there is no tree on these memory servers: create one first")
+            }
+            ClusterError::Tree(error) => error.fmt(f),
+            ClusterError::Exists => f.write_str("there is a tree on these memory servers already"),
+            ClusterError::Creating => f.write_str("another client is creating the tree: try again"),
+            ClusterError::Occupied => f.write_str(
+                "the memory servers have data of another structure: start them with new memory",
+            ),
+            ClusterError::Descriptor => f.write_str(
+                "the tree's descriptor at byte 136 of server 0 is damaged or has another version",
+            ),
+            ClusterError::OtherServers { found, given } => write!(
+                f,
+                "the tree is on {found} memory servers, but {given} addresses were given: list all of them in the order of \
+                 their numbers"
+            ),
+            ClusterError::Sizes {
+                key_bytes_max,
+                value_bytes_max,
+            } => write!(
+                f,
+                "a tree cannot have keys of {key_bytes_max} and values of {value_bytes_max} bytes: expected maxima of 8 to 1024 \
+                 and of 1 to {}",
+                crate::VALUE_BYTES_MAX
+            ),
+            ClusterError::TooManyServers { servers } => {
+                write!(
+                    f,
+                    "a tree can have 256 memory servers, {servers} were given"
+                )
+            }
+            ClusterError::Thread(error) => write!(f, "cannot start a thread: {error}"),
+            ClusterError::Stopped => f.write_str("the thread of the cluster has ended"),
+        }
+    }
+}
+
+impl std::error::Error for ClusterError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ClusterError::Connect(error) => Some(error),
+            ClusterError::Tree(error) => Some(error),
+            ClusterError::Thread(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<ConnectError> for ClusterError {
+    fn from(error: ConnectError) -> ClusterError {
+        ClusterError::Connect(error)
+    }
+}
+
+impl From<TreeError> for ClusterError {
+    fn from(error: TreeError) -> ClusterError {
+        ClusterError::Tree(error)
+    }
+}
+
+impl From<FabricError> for ClusterError {
+    fn from(error: FabricError) -> ClusterError {
+        ClusterError::Tree(TreeError::Fabric(error))
+    }
+}
+
+/// Counted costs of the operations of a [`Cluster`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClusterStats {
+    /// Operations that succeeded. A scan counts one for each page that it reads.
+    pub operations: u64,
+    /// Awaited batches, without failed attempts to take a lock.
+    pub round_trips: u64,
+    /// Repeated reads of nodes and values.
+    pub read_retries: u64,
+    /// Failed attempts to take a lock.
+    pub lock_retries: u64,
+    /// Nodes split.
+    pub splits: u64,
+    /// Leaves merged.
+    pub merges: u64,
+    /// Locks taken from dead clients.
+    pub taken_over: u64,
+    /// Separators added and moves completed for clients that did not finish.
+    pub mended: u64,
+}
+
+impl ClusterStats {
+    fn add(&mut self, op: &OpStats) {
+        self.operations += 1;
+        self.round_trips += u64::from(op.round_trips);
+        self.read_retries += u64::from(op.read_retries);
+        self.lock_retries += u64::from(op.lock_retries);
+        self.splits += u64::from(op.splits);
+        self.merges += u64::from(op.merges);
+        self.taken_over += u64::from(op.taken_over);
+        self.mended += u64::from(op.mended);
+    }
+}
+
+/// A tree and its memory servers, as a session sees them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterInfo {
+    /// Sizes of the tree.
+    pub tree: TreeDescriptor,
+    /// The memory servers, in the order of their numbers.
+    pub servers: Vec<ServerInfo>,
+    /// Number of this compute server.
+    pub compute: u16,
+    /// Its epoch.
+    pub epoch: u8,
+}
+
+/// A client's access to a tree on memory servers. Clones share the connections. All threads may use it, and their
+/// operations run at the same time.
+///
+/// ```no_run
+/// use farbank_fabric::tcp::SharedKey;
+/// use farbank_tree::{Cluster, ClusterSettings, TreeSettings};
+///
+/// let servers = vec!["127.0.0.1:7411".parse()?, "127.0.0.1:7412".parse()?];
+/// let key = SharedKey::new(std::fs::read("key")?).ok_or("the key is too short")?;
+/// let cluster = Cluster::connect(ClusterSettings::new(servers, key))?;
+/// cluster.create(&TreeSettings::default())?;
+/// cluster.put(b"a key", b"a value")?;
+/// assert_eq!(cluster.get(b"a key")?.as_deref(), Some(&b"a value"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Cluster {
+    driver: Arc<Driver>,
+}
+
+impl Cluster {
+    /// Connects to the memory servers.
+    ///
+    /// # Errors
+    /// A memory server is not reachable, or has another key or number.
+    pub fn connect(settings: ClusterSettings) -> Result<Cluster, ClusterError> {
+        let wait = settings.wait;
+        let settings = TcpSettings {
+            servers: settings.servers,
+            compute: settings.compute,
+            key: settings.key,
+            timeout: settings.timeout,
+        };
+        Ok(Cluster {
+            driver: Arc::new(Driver::start(settings, wait)?),
+        })
+    }
+
+    /// Creates an empty tree. The first operation of a client opens an existing one.
+    ///
+    /// # Errors
+    /// There is a tree or other data, or a size is out of range.
+    pub fn create(&self, settings: &TreeSettings) -> Result<(), ClusterError> {
+        let settings = *settings;
+        self.driver.run(move |state| async move {
+            let session = state.session()?;
+            let descriptor = create_tree(&session.fabric, &settings).await?;
+            session.set_tree(descriptor);
+            Ok(())
+        })
+    }
+
+    /// Returns the sizes of the tree and of its memory servers.
+    ///
+    /// # Errors
+    /// There is no tree, or a memory server does not answer.
+    pub fn info(&self) -> Result<ClusterInfo, ClusterError> {
+        self.read(|state, session| async move {
+            let _ = state;
+            let (tree, _) = session.tree().await?;
+            let servers = (0..session.fabric.servers())
+                .map(|server| session.fabric.server_info(server))
+                .collect();
+            Ok(ClusterInfo {
+                tree,
+                servers,
+                compute: session.fabric.compute(),
+                epoch: session.fabric.epoch(),
+            })
+        })
+    }
+
+    /// Returns the value of `key`.
+    ///
+    /// # Errors
+    /// There is no tree, the key is too long, or a memory server does not answer.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ClusterError> {
+        let key = key.to_vec();
+        self.read(move |state, session| {
+            let key = key.clone();
+            async move {
+                let (tree, client) = session.tree().await?;
+                let stored = encode_key(&key, tree.key_bytes_max)?;
+                let value = client.get_bytes(stored).await?;
+                state.count(|stats| stats.add(&client.take_op()));
+                Ok(value)
+            }
+        })
+    }
+
+    /// Sets the value of `key`. Returns whether it had one (TREE-CLUSTER-1).
+    ///
+    /// # Errors
+    /// As for [`Cluster::get`]; also, the value is too long, or a memory server is full.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, ClusterError> {
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.driver.run(move |state| async move {
+            let session = state.session()?;
+            put(&state, &session, &key, &value).await
+        })
+    }
+
+    /// Sets the value of `key` if it has none. Returns whether it had none (TREE-CLUSTER-1).
+    ///
+    /// # Errors
+    /// As for [`Cluster::put`].
+    pub fn insert_if_absent(&self, key: &[u8], value: &[u8]) -> Result<bool, ClusterError> {
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.driver.run(move |state| async move {
+            let session = state.session()?;
+            let (tree, client) = session.tree().await?;
+            let stored = encode_key(&key, tree.key_bytes_max)?;
+            let inserted = client.insert_bytes_if_absent(stored, &value).await?;
+            state.count(|stats| stats.add(&client.take_op()));
+            Ok(inserted)
+        })
+    }
+
+    /// Sets the values of many keys, some at the same time. Entries of one key take effect in their order. After an error,
+    /// any of the writes may have taken effect.
+    ///
+    /// # Errors
+    /// The first error of [`Cluster::put`].
+    pub fn put_all(&self, entries: Vec<KeyValue>) -> Result<(), ClusterError> {
+        self.driver.run(move |state| async move {
+            let session = state.session()?;
+            let tasks: Vec<_> = split_by_key(entries)
+                .into_iter()
+                .map(|part| {
+                    let (state, session) = (Rc::clone(&state), Rc::clone(&session));
+                    let reactor = state.reactor.clone();
+                    reactor.spawn(async move {
+                        for (key, value) in &part {
+                            put(&state, &session, key, value).await?;
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            let mut done = Ok(());
+            for task in tasks {
+                let part: Result<(), ClusterError> = task.await;
+                done = done.and(part);
+            }
+            done
+        })
+    }
+
+    /// Removes `key`. Returns whether it was present (TREE-CLUSTER-1).
+    ///
+    /// # Errors
+    /// As for [`Cluster::get`].
+    pub fn delete(&self, key: &[u8]) -> Result<bool, ClusterError> {
+        let key = key.to_vec();
+        self.driver.run(move |state| async move {
+            let session = state.session()?;
+            let (tree, client) = session.tree().await?;
+            let stored = encode_key(&key, tree.key_bytes_max)?;
+            let removed = client.remove_bytes(stored).await?;
+            state.count(|stats| stats.add(&client.take_op()));
+            Ok(removed)
+        })
+    }
+
+    /// Returns at most `count` keys from `from` to `to`, with their values, sorted by key. The result is not atomic: a key
+    /// that is written meanwhile may or may not be in it. The result is in memory; to read a long range, call this with a
+    /// limited `count` and continue from [`Bound::Excluded`] of the last key.
+    ///
+    /// # Errors
+    /// As for [`Cluster::get`].
+    pub fn scan(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        count: usize,
+    ) -> Result<Vec<KeyValue>, ClusterError> {
+        let from = from.map(<[u8]>::to_vec);
+        let to = to.map(<[u8]>::to_vec);
+        self.read(move |state, session| {
+            let (from, to) = (from.clone(), to.clone());
+            async move { scan(&state, &session, from, to, count).await }
+        })
+    }
+
+    /// Returns the counted costs of the operations of this cluster and its clones.
+    ///
+    /// # Errors
+    /// The thread of the cluster has ended.
+    pub fn stats(&self) -> Result<ClusterStats, ClusterError> {
+        self.driver.run(|state| async move { Ok(state.stats()) })
+    }
+
+    /// Runs a read, and repeats it once after an error of the fabric (TREE-CLUSTER-3).
+    fn read<T, R>(
+        &self,
+        operation: impl Fn(Rc<DriverState>, Rc<Session>) -> R + Clone + Send + 'static,
+    ) -> Result<T, ClusterError>
+    where
+        T: Send + 'static,
+        R: Future<Output = Result<T, ClusterError>> + 'static,
+    {
+        let once = || {
+            let operation = operation.clone();
+            self.driver.run(move |state| async move {
+                let session = state.session()?;
+                operation(state, session).await
+            })
+        };
+        match once() {
+            Err(ClusterError::Tree(TreeError::Fabric(_))) => once(),
+            done => done,
+        }
+    }
+}
+
+async fn put(
+    state: &DriverState,
+    session: &Session,
+    key: &[u8],
+    value: &[u8],
+) -> Result<bool, ClusterError> {
+    let (tree, client) = session.tree().await?;
+    let stored = encode_key(key, tree.key_bytes_max)?;
+    let replaced = client.insert_bytes(stored, value).await?;
+    state.count(|stats| stats.add(&client.take_op()));
+    Ok(replaced)
+}
+
+async fn scan(
+    state: &DriverState,
+    session: &Session,
+    from: Bound<Vec<u8>>,
+    to: Bound<Vec<u8>>,
+    count: usize,
+) -> Result<Vec<KeyValue>, ClusterError> {
+    /// Keys that are read at once.
+    const PAGE: usize = 256;
+    let (tree, client) = session.tree().await?;
+    let most = tree.key_bytes_max;
+    let stored_bytes = most + LENGTH_BYTES;
+    let mut next = match &from {
+        Bound::Included(key) => Some(encode_key(key, most)?),
+        Bound::Excluded(key) => encode_key(key, most)?.next(stored_bytes),
+        Bound::Unbounded => Some(encode_key(&[], most)?),
+    };
+    let is_inside = |key: &Vec<u8>| match &to {
+        Bound::Included(last) => key <= last,
+        Bound::Excluded(end) => key < end,
+        Bound::Unbounded => true,
+    };
+    let mut found = Vec::new();
+    while let Some(first) = next.take().filter(|_| found.len() < count) {
+        let wanted = PAGE.min(count - found.len());
+        let page = client.range_bytes(first, wanted).await?;
+        state.count(|stats| stats.add(&client.take_op()));
+        if page.len() == wanted {
+            next = page.last().and_then(|(key, _)| key.next(stored_bytes));
+        }
+        for (stored, value) in page {
+            let key = decode_key(&stored, most);
+            if !is_inside(&key) {
+                return Ok(found);
+            }
+            found.push((key, value));
+        }
+    }
+    Ok(found)
+}
+
+/// Distributes entries over the writes that run at the same time, so that entries of one key stay in their order.
+fn split_by_key(entries: Vec<KeyValue>) -> Vec<Vec<KeyValue>> {
+    /// Writes at the same time.
+    const AT_ONCE: usize = 16;
+    let mut parts = vec![Vec::new(); AT_ONCE];
+    for entry in entries {
+        let part = crc32c::crc32c(&entry.0) as usize % AT_ONCE;
+        parts[part].push(entry);
+    }
+    parts
+}

@@ -1,0 +1,224 @@
+//! The tree over TCP: two memory servers, and two compute servers with a thread and several clients each.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
+use farbank_fabric::tcp::{
+    Reactor, SharedKey, TcpFabric, TcpServer, TcpServerSettings, TcpSettings, WaitMode,
+};
+use farbank_fabric::{Fabric, GAddr, ServiceRequest};
+use farbank_pm::media::Mapped;
+use farbank_pm::rng::Rng;
+use farbank_tree::{
+    Client, Compute, Config, FillTarget, NodeFormat, NodeLayout, TreeError, create,
+};
+
+const SERVERS: u16 = 2;
+const COMPUTES: u16 = 2;
+const CLIENTS: u64 = 6;
+
+/// Returns Sherman with nodes of 256 bytes, so that splits and merges are frequent.
+fn config(layout: NodeLayout) -> Config {
+    Config {
+        layout: NodeLayout {
+            node_bytes: 256,
+            ..layout
+        },
+        entries_alone: !layout.checked,
+        doubt_ns: 50_000_000,
+        ..Config::sherman()
+    }
+}
+
+/// Returns the layout for networks whose reads may take longer than the version window: checksums in place of versions.
+fn checked() -> NodeLayout {
+    NodeLayout {
+        checked: true,
+        ..NodeLayout::new(NodeFormat::Paper)
+    }
+}
+
+fn key() -> SharedKey {
+    SharedKey::new(*b"a key for tests only").unwrap()
+}
+
+fn start_servers() -> (Vec<TcpServer>, Vec<SocketAddr>) {
+    let listeners: Vec<_> = (0..SERVERS)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let addresses: Vec<_> = listeners
+        .iter()
+        .map(|listener| listener.local_addr().unwrap())
+        .collect();
+    let start = |(server, listener): (u16, TcpListener)| {
+        let medium = Mapped::anonymous(32 << 20).unwrap();
+        let memory = WordMemory::open(medium, MemorySettings::new(server), 1).unwrap();
+        let leases = LeaseSettings {
+            compute: Duration::from_secs(1),
+            member: Duration::from_millis(500),
+        };
+        let node = Arc::new(MemoryNode::new(memory, leases));
+        let settings = TcpServerSettings {
+            lease_server: (server > 0).then_some(addresses[0]),
+            ..TcpServerSettings::new(key())
+        };
+        TcpServer::start(listener, node, settings).unwrap()
+    };
+    let servers = (0..SERVERS).zip(listeners).map(start).collect();
+    (servers, addresses)
+}
+
+fn connect(reactor: &Reactor, addresses: &[SocketAddr], compute: u16) -> TcpFabric {
+    let settings = TcpSettings {
+        servers: addresses.to_vec(),
+        compute: Some(compute),
+        key: key(),
+        timeout: Duration::from_secs(20),
+    };
+    TcpFabric::connect(reactor, settings).unwrap()
+}
+
+/// Writes the nodes of a new tree through a fabric.
+struct RemoteFill<'a>(&'a TcpFabric);
+
+impl FillTarget for RemoteFill<'_> {
+    fn put(&mut self, at: GAddr, bytes: &[u8]) {
+        let write = self.0.write(at, bytes.to_vec());
+        self.0.reactor().block_on(write).unwrap();
+    }
+
+    fn taken(&mut self, server: u16, at: u64) {
+        let reserve = self.0.call(server, ServiceRequest::Reserve { to: at });
+        self.0.reactor().block_on(reserve).unwrap();
+    }
+}
+
+fn compute_of(fabric: &TcpFabric, config: Config) -> Compute<TcpFabric> {
+    Compute::new(fabric.clone(), fabric.compute(), fabric.epoch(), config)
+}
+
+/// Inserts, reads, removes and scans keys that only this client writes, against a model. Returns the model.
+async fn work(
+    client: Client<TcpFabric>,
+    number: u64,
+    rounds: u64,
+) -> Result<BTreeMap<u64, u64>, TreeError> {
+    const ALL: u64 = CLIENTS * COMPUTES as u64;
+    let mut rng = Rng::new(number);
+    let mut mine = BTreeMap::new();
+    for n in 1..=rounds {
+        let key = rng.below(80) * ALL + number;
+        match rng.below(8) {
+            0 | 1 => {
+                let old = client.remove(key).await?;
+                assert_eq!(old, mine.remove(&key), "key {key} removed");
+            }
+            2 | 3 => {
+                let found = client.get(key).await?;
+                assert_eq!(found, mine.get(&key).copied(), "key {key} read");
+            }
+            4 if n % 4 == 0 => {
+                let range = client.range(key, 40).await?;
+                let found: Vec<_> = range
+                    .iter()
+                    .map(|(key, value)| (key.first(), *value))
+                    .filter(|(key, _)| key % ALL == number)
+                    .collect();
+                let expected = mine.range(key..).map(|(key, value)| (*key, *value));
+                let expected: Vec<_> = expected.take(found.len()).collect();
+                assert_eq!(found, expected, "range from key {key}");
+            }
+            _ => {
+                let old = client.insert(key, n).await?;
+                assert_eq!(old, mine.insert(key, n), "key {key} replaced");
+            }
+        }
+    }
+    Ok(mine)
+}
+
+#[test]
+fn clients_of_two_processes_agree_with_a_model_with_checksums() {
+    agree_with_a_model(config(checked()), 300);
+}
+
+#[test]
+fn clients_of_two_processes_agree_with_a_model_with_versions() {
+    agree_with_a_model(config(NodeLayout::new(NodeFormat::Safe)), 100);
+}
+
+fn agree_with_a_model(config: Config, rounds: u64) {
+    let (_servers, addresses) = start_servers();
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let creator = connect(&reactor, &addresses, 9);
+    create(&config, SERVERS, &mut RemoteFill(&creator));
+    let all = Mutex::new(BTreeMap::new());
+    let together = Barrier::new(COMPUTES.into());
+    thread::scope(|scope| {
+        for compute in 0..COMPUTES {
+            let (all, together, addresses) = (&all, &together, &addresses);
+            scope.spawn(move || {
+                let reactor = Reactor::new(WaitMode::Block).unwrap();
+                let fabric = connect(&reactor, addresses, compute);
+                reactor.spawn(fabric.clone().keep_alive());
+                let tree = compute_of(&fabric, config);
+                together.wait();
+                let clients: Vec<_> = (0..CLIENTS)
+                    .map(|n| {
+                        let number = n * u64::from(COMPUTES) + u64::from(compute);
+                        reactor.spawn(work(tree.client(), number, rounds))
+                    })
+                    .collect();
+                reactor.block_on(async {
+                    for client in clients {
+                        let mut mine = client.await.unwrap();
+                        all.lock().unwrap().append(&mut mine);
+                    }
+                });
+            });
+        }
+    });
+    let expected: Vec<(u64, u64)> = all.into_inner().unwrap().into_iter().collect();
+    assert!(expected.len() > 100, "{}", expected.len());
+    let client = compute_of(&creator, config).client();
+    let range = reactor.block_on(client.range(0, usize::MAX >> 1)).unwrap();
+    let found: Vec<_> = range
+        .into_iter()
+        .map(|(key, value)| (key.first(), value))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+/// A compute server that disappears while it holds a lock is fenced, and its lock is taken.
+#[test]
+fn the_lock_of_a_dead_compute_server_is_taken_over() {
+    let config = config(checked());
+    let (_servers, addresses) = start_servers();
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let creator = connect(&reactor, &addresses, 9);
+    create(&config, SERVERS, &mut RemoteFill(&creator));
+    let dead = connect(&reactor, &addresses, 1);
+    // Every lock of both servers, in the format of the tree: the number plus one, and 6 bits of the epoch.
+    let owner = (2_u16 << 6 | u16::from(dead.epoch())).to_le_bytes();
+    reactor.block_on(async {
+        for server in 0..SERVERS {
+            let bytes = dead.caps(server).lock_bytes as usize;
+            let locks = owner.repeat(bytes / 2);
+            dead.write(GAddr::lock(server, 0), locks).await.unwrap();
+        }
+    });
+    drop(dead);
+    let fabric = connect(&reactor, &addresses, 0);
+    reactor.spawn(fabric.clone().keep_alive());
+    let client = compute_of(&fabric, config).client();
+    reactor.block_on(async {
+        assert_eq!(client.insert(5, 50).await, Ok(None));
+        assert_eq!(client.get(5).await, Ok(Some(50)));
+    });
+    let taken_over = client.take_op().taken_over;
+    assert!(taken_over > 0, "no lock was taken over");
+}
