@@ -1,8 +1,10 @@
-//! The pending writes of all sessions, in stripes, and the publication of groups.
+//! The pending writes of all sessions, in stripes, and the publication of groups. `planned`: what publication needs to
+//! know about a write.
 //!
 //! Readers of several keys compare the *group version* before and after: it is odd while a group is being published,
 //! and it grows with each publication. A reader whose read overlaps a publication reads again (KV-GROUP-2).
 
+pub(crate) mod planned;
 pub(crate) mod stripe;
 
 use crossbeam_utils::CachePadded;
@@ -80,7 +82,7 @@ impl PendingWrites {
     /// Returns whether any session has staged writes that are not drained.
     #[cfg(feature = "check")]
     pub(crate) fn is_staged(&self) -> bool {
-        let staged = |stripe: &Stripe| stripe.lock().all().any(|p| p.ticket.is_none());
+        let staged = |stripe: &Stripe| stripe.lock().all().any(|p| p.drained.is_none());
         self.stripes().any(staged)
     }
 

@@ -37,7 +37,8 @@ use crate::cleaner::requests::{CleanOutcome, CleanRequest};
 use crate::config::CleaningMode;
 use crate::engine::Engine;
 use crate::format::record::RecordType;
-use crate::session::{KvSession, StagedWrite};
+use crate::pending::planned::PlannedBatch;
+use crate::session::KvSession;
 use farbank_store::{Error, RoomReply};
 
 /// How long a session waits for a wakeup by the cleaner before it checks again.
@@ -78,9 +79,10 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    pub(crate) fn count_published(&mut self, writes: &[StagedWrite]) {
-        let puts = writes.iter().filter(|write| write.what == RecordType::Put);
-        let bytes: i64 = puts.map(|write| i64::from(write.len)).sum();
+    pub(crate) fn count_published(&mut self, batch: &PlannedBatch) {
+        let records = batch.writes().iter().map(|write| &write.record);
+        let puts = records.filter(|record| record.what == RecordType::Put);
+        let bytes: i64 = puts.map(|record| i64::from(record.len)).sum();
         self.accounts.unpublished -= bytes;
         self.show_outstanding();
     }

@@ -33,6 +33,7 @@ use farbank_pm::{Drain, Medium, Off, Ticket};
 use crate::engine::Engine;
 use crate::format::record::body_crc;
 use crate::index::{BucketRef, Candidate};
+use crate::pending::planned::PlannedRecord;
 use crate::segments::records::FoundRecord;
 use crate::session::{KvSession, NewRecord, header_of};
 use farbank_store::{Error, Key, Ops, Value};
@@ -136,10 +137,11 @@ impl<M: Medium> KvSession<M> {
             engine.read_cache.put(place, hash, at, &header.raw(), body);
         }
         let old = old.map(|(_, found)| found);
-        self.count_put(old, at, len as u32, header.db, header.expires_ms);
+        let record = PlannedRecord::new(hash, at, len, &header);
+        self.count_put(old, &record);
         Ok(Some(SingleWrite {
-            version: header.seq,
-            len: len as u32,
+            version: record.seq,
+            len: record.len,
             old,
             grown,
         }))
