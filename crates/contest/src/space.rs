@@ -431,8 +431,7 @@ mod tests {
     fn a_segment_that_cannot_be_made_durable_is_not_taken() {
         let space = space(BlockPools::PerThread);
         let mut holding = space.register_thread();
-        let reason = "gone".into();
-        let failed = space.append(&mut holding, 112, |_| Err(Poisoned { reason }));
+        let failed = space.append(&mut holding, 112, |_| Err(Poisoned::new("gone")));
         assert!(matches!(failed, Err(Error::Poisoned(_))));
         assert_eq!(space.taken(), 16);
     }

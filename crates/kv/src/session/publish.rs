@@ -280,16 +280,10 @@ pub(crate) fn list_drained<M: Medium>(
     // The ticket may become durable before all of them have it. Overlapping readers retry (KV-GROUP-2).
     let group = batch.runs().any(|(_, at_once)| at_once);
     let _group = group.then(|| engine.pending.publish_group());
-    for (
-        number,
-        PlannedWrite {
-            record, superseded, ..
-        },
-    ) in batch.writes().iter().enumerate()
-    {
-        if !superseded {
-            let mut locked = engine.stripe(record.hash).lock();
-            locked.mark_drained(record.seq, DrainedWrite::new(ticket, batch, number));
-        }
+    let numbered = batch.writes().iter().enumerate();
+    for (number, write) in numbered.filter(|(_, write)| !write.superseded) {
+        let mut locked = engine.stripe(write.record.hash).lock();
+        let drained = DrainedWrite::new(ticket, batch, number);
+        locked.mark_drained(write.record.seq, drained);
     }
 }
