@@ -11,7 +11,7 @@ use crossbeam_utils::CachePadded;
 use farbank_pm::sync::atomic::{
     AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, fence,
 };
-use farbank_pm::sync::{Mutex, MutexGuard, thread};
+use farbank_pm::sync::{Mutex, MutexGuard, thread, unpoisoned};
 
 use crate::pending::stripe::{LockedStripe, Stripe};
 
@@ -88,7 +88,7 @@ impl PendingWrites {
 
     /// Excludes publications of groups while the returned guard exists.
     pub(crate) fn lock_groups(&self) -> MutexGuard<'_, ()> {
-        self.group_lock.lock().expect("no holder panics")
+        unpoisoned(self.group_lock.lock())
     }
 
     /// Begins a publication: overlapping readers read again. It ends when the returned scope is dropped.

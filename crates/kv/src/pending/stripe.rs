@@ -20,7 +20,7 @@
 use std::time::{Duration, Instant};
 
 use farbank_pm::sync::atomic::{AtomicU32, Ordering};
-use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard};
+use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Off, Ticket};
 
 use crate::pending::planned::DrainedWrite;
@@ -116,7 +116,7 @@ pub(crate) struct LockedStripe<'a> {
 impl Stripe {
     pub(crate) fn lock(&self) -> LockedStripe<'_> {
         LockedStripe {
-            guard: self.inner.lock().expect("no holder panics"),
+            guard: unpoisoned(self.inner.lock()),
             stripe: self,
         }
     }
@@ -133,7 +133,7 @@ impl Stripe {
     /// if that takes longer than `limit`.
     pub(crate) fn wait_for_others(&self, hash: u64, session: u32, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
-        let mut inner = self.inner.lock().expect("no holder panics");
+        let mut inner = unpoisoned(self.inner.lock());
         while inner.staged_by_other(hash, session).is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -141,7 +141,7 @@ impl Stripe {
             }
             inner.waiting += 1;
             let woken = self.changed.wait_timeout(inner, left);
-            inner = woken.expect("no holder panics").0;
+            inner = unpoisoned(woken).0;
             inner.waiting -= 1;
         }
         true

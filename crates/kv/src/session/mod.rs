@@ -39,8 +39,8 @@ use farbank_pm::epoch::EpochSlot;
 use farbank_pm::fault;
 use farbank_pm::process_stamp::this_thread;
 use farbank_pm::situation;
-use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::sync::{Arc, unpoisoned};
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned, Ticket};
 
 use crate::engine::Engine;
@@ -472,7 +472,7 @@ impl<M: Medium> KvSession<M> {
             engine.segments.count_appended(written);
             engine.counters.user_bytes.fetch_add(written, Relaxed);
         }
-        *self.shared.counters.lock().expect("no holder panics") = self.ctx.counters;
+        *unpoisoned(self.shared.counters.lock()) = self.ctx.counters;
     }
 }
 

@@ -28,8 +28,8 @@
 use std::time::{Duration, Instant};
 
 use farbank_pm::fault;
-use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::sync::{Arc, unpoisoned};
 use farbank_pm::{Drain, Medium, Poisoned};
 
 use crate::cleaner::help::HelpOutcome;
@@ -295,7 +295,7 @@ impl<M: Medium> KvSession<M> {
         self.log
             .seal_durable(&self.engine.segments, &mut self.ctx, None);
         if !self.room.is_parked {
-            let mut parked = self.shared.parked.lock().expect("no holder panics");
+            let mut parked = unpoisoned(self.shared.parked.lock());
             self.log.exchange(&mut parked);
             self.room.is_parked = true;
         }
@@ -304,7 +304,7 @@ impl<M: Medium> KvSession<M> {
     /// Takes the parked segments back, except those that were taken meanwhile.
     pub(crate) fn unpark(&mut self) {
         if self.room.is_parked {
-            let mut parked = self.shared.parked.lock().expect("no holder panics");
+            let mut parked = unpoisoned(self.shared.parked.lock());
             self.log.exchange(&mut parked);
             self.room.is_parked = false;
         }
@@ -342,7 +342,7 @@ impl<M: Medium> KvSession<M> {
         if !delete && !fits {
             return self.prepare_admission(len);
         }
-        let parked = self.shared.parked.lock().expect("no holder panics");
+        let parked = unpoisoned(self.shared.parked.lock());
         let has_open = extents == 0 && parked.take_all(&engine.segments, len);
         drop(parked);
         let keep = if delete {

@@ -28,6 +28,7 @@
 //! As for a batch. Before the drain the write is neither acknowledged nor visible, and recovery keeps the record or
 //! pads it. After the drain the record is whole.
 
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{Drain, Medium, Off, Ticket};
 
 use crate::engine::Engine;
@@ -104,7 +105,7 @@ impl<M: Medium> KvSession<M> {
         }
         let guess = self.guess(hash, draft.key);
         let class = engine.lifetime(guess.at());
-        let mut open = self.shared.parked.lock().expect("no holder panics");
+        let mut open = unpoisoned(self.shared.parked.lock());
         if !open.has_room_for_single(&engine.segments, class, len) {
             return Ok(None);
         }
