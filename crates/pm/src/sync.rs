@@ -24,8 +24,8 @@
 //! There are two kinds of locks:
 //! * A lock whose holder panicked can be taken again ([`lock`], [`ignore_poison`]): one failed operation does not end
 //!   every later one. So a holder leaves what the lock guards consistent before each step that can panic.
-//! * A lock whose holder never panics ([`unpoisoned`]). If a bug makes it panic, the guarded data may be inconsistent, so
-//!   every thread that takes the lock later panics, too.
+//! * A lock whose holder never panics ([`unpoisoned`]). If a bug makes it panic, the guarded data may be inconsistent,
+//!   so every thread that takes the lock later panics, too.
 //!
 //! Data that is shared with a medium needs more: a failed write poisons the medium ([`crate::Poisoned`]), which refuses
 //! later writes.

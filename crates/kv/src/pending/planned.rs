@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header, offset ──▶ PlannedRecord ─┬─ single write: drained and published under one lock
-//!                                     └─ batch, group: PlannedBatch::add ── drain ──▶ shared by the pending writes ── publish
+//!                                     └─ batch, group: PlannedBatch::add ── drain ──▶ pending writes ── publish
 //! ```
 //!
 //! Each path that writes a record makes its [`PlannedRecord`] from the record's header. A write that is published later
@@ -10,8 +10,8 @@
 //! buffer. So publication reads no record to learn a key.
 //!
 //! # Invariants
-//! KV-PLAN-1  A batch changes only until it is drained. If its ticket becomes durable later than that, its pending writes
-//!     share it ([`DrainedWrite`]), and any session may publish them.
+//! KV-PLAN-1  A batch changes only until it is drained. If its ticket becomes durable later than that, its pending
+//!     writes share it ([`DrainedWrite`]), and any session may publish them.
 
 use std::ops::Range;
 

@@ -20,7 +20,8 @@
 //!
 //! # Invariants
 //! KV-SINGLE-1  Only a session with nothing staged and nothing unpublished takes this path, and only if no other write of the
-//!     key is listed and no session guards the key (KV-PEND-6). So the index refers to the key's newest value (KV-PEND-2), and the drain covers this write alone.
+//!     key is listed and no session guards the key (KV-PEND-6). So the index refers to the key's newest value (KV-PEND-2),
+//!     and the drain covers this write alone.
 //! KV-SINGLE-2  The index is updated after the drain, under the same lock (KV-COMMIT-1, KV-COMMIT-3).
 //! KV-SINGLE-3  Writes that do not fit (no room, a large value, a segment that must be sealed) take the batch path.
 //!
