@@ -222,7 +222,7 @@ impl<M: Medium> KvSession<M> {
     }
 
     /// Counts a value that the index now refers to instead of `old`. The caller holds the stripe's lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count_put(&self, old: Option<FoundRecord>, record: &PlannedRecord) {
         self.count_old(old);
         self.engine.segments.mark_live(record.at, record.len);
