@@ -96,9 +96,10 @@ impl Worker for Outside {
         match unsafe { (table.set)(*at, key, from, value.len()) } {
             OK => Ok(()),
             OUT_OF_MEMORY => Err(Refusal::Full),
-            status => Err(Refusal::Poisoned(Poisoned {
-                reason: format!("the engine's set returned status {status}").into(),
-            })),
+            status => {
+                let reason = format!("the engine's set returned status {status}");
+                Err(Refusal::Poisoned(Poisoned::new(reason)))
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use farbank_pm::process_stamp::this_thread;
 use farbank_pm::sync::atomic::{AtomicU32, Ordering};
-use farbank_pm::sync::{CHECKED, Condvar, Mutex, thread};
+use farbank_pm::sync::{CHECKED, Condvar, Mutex, thread, unpoisoned};
 use farbank_store::{CONFLICT_WAIT, ConflictPolicy, Error};
 
 /// Number of stripes, many times the number of threads.
@@ -86,11 +86,11 @@ impl KeyLocks {
     /// Sleeps until a lock is released, unless that of `stripe` is free.
     #[cold]
     fn sleep(&self, stripe: u32) {
-        let sleep = self.sleep.lock().expect("no holder panics");
+        let sleep = unpoisoned(self.sleep.lock());
         self.sleeping.fetch_add(1, Ordering::SeqCst);
         if self.holders[stripe as usize].load(Ordering::SeqCst) != 0 {
             let woken = self.released.wait_timeout(sleep, SLEEP_MAX);
-            drop(woken.expect("no holder panics"));
+            drop(unpoisoned(woken));
         }
         self.sleeping.fetch_sub(1, Ordering::SeqCst);
     }
@@ -107,7 +107,7 @@ impl KeyLocks {
     #[cold]
     fn wake(&self) {
         // Once this lock is acquired, a writer that has checked its stripe is already asleep.
-        drop(self.sleep.lock().expect("no holder panics"));
+        drop(unpoisoned(self.sleep.lock()));
         self.released.notify_all();
     }
 

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use farbank_pm::fault::{Fault, FaultPart, PlaceFault};
 use farbank_pm::sim::{Persistency, SourceAction, SourceLine, brief};
+use farbank_pm::sync::unpoisoned;
 
 use rustix::time::ClockId;
 
@@ -304,19 +305,16 @@ impl<'a> FaultSearch<'a> {
             for _ in 0..threads.clamp(1, faults.len().max(1)) {
                 scope.spawn(|| {
                     loop {
-                        let next = queue.lock().expect("no holder panics").next();
+                        let next = unpoisoned(queue.lock()).next();
                         let Some((number, fault)) = next else { return };
                         let trial = self.search(fault);
                         progress(&trial);
-                        trials
-                            .lock()
-                            .expect("no holder panics")
-                            .push((number, trial));
+                        unpoisoned(trials.lock()).push((number, trial));
                     }
                 });
             }
         });
-        let mut trials = trials.into_inner().expect("no holder panics");
+        let mut trials = unpoisoned(trials.into_inner());
         trials.sort_by_key(|(number, _)| *number);
         trials.into_iter().map(|(_, trial)| trial).collect()
     }
@@ -410,19 +408,14 @@ impl SearchTarget<'_> {
     /// Result of a seed without a fault.
     fn clean(&self, config: &ExploreConfig, seed: u64) -> CleanRun {
         let key = (config.persistency, seed);
-        let known = self
-            .clean
-            .lock()
-            .expect("no holder panics")
-            .get(&key)
-            .cloned();
+        let known = unpoisoned(self.clean.lock()).get(&key).cloned();
         known.unwrap_or_else(|| {
             let mut report = explore_seed(self.target, config, seed);
             let clean = CleanRun {
                 digest: report.digest,
                 violation: report.violations.pop(),
             };
-            let mut all = self.clean.lock().expect("no holder panics");
+            let mut all = unpoisoned(self.clean.lock());
             all.insert(key, clean.clone());
             clean
         })

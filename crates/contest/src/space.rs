@@ -31,7 +31,7 @@
 
 use std::ops::Range;
 
-use farbank_pm::sync::Mutex;
+use farbank_pm::sync::{Mutex, unpoisoned};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, Poisoned};
 
 use crate::block::{AllottedBlock, UNIT, align16};
@@ -190,7 +190,7 @@ impl BlockSpace {
     /// # Panics
     /// If as many threads as the limits allow are registered already.
     pub(crate) fn register_thread(&self) -> ThreadBlocks {
-        let mut left = self.idle.lock().expect("no holder panics");
+        let mut left = unpoisoned(self.idle.lock());
         let holding = left.iter_mut().find_map(Option::take);
         let mut holding = holding.unwrap_or_else(|| {
             panic!("too many workers at a time, the limit is {}", left.len());
@@ -207,7 +207,7 @@ impl BlockSpace {
     /// Unregisters a thread and keeps its blocks.
     pub(crate) fn unregister_thread(&self, holding: ThreadBlocks) {
         let thread = holding.thread;
-        self.idle.lock().expect("no holder panics")[thread] = Some(holding);
+        unpoisoned(self.idle.lock())[thread] = Some(holding);
     }
 
     /// Returns whether new segments and spares for all threads would take at most a quarter of the free memory.
@@ -222,12 +222,12 @@ impl BlockSpace {
 
     /// Returns the offset before which all memory has been taken.
     pub(crate) fn taken(&self) -> u64 {
-        *self.next.lock().expect("no holder panics")
+        *unpoisoned(self.next.lock())
     }
 
     /// Marks all memory before `next` as taken.
     pub(crate) fn skip_to(&self, next: u64) {
-        *self.next.lock().expect("no holder panics") = next;
+        *unpoisoned(self.next.lock()) = next;
     }
 
     pub(crate) fn layout(&self) -> &SpaceLayout {
@@ -278,7 +278,7 @@ impl BlockSpace {
         step: usize,
         to: usize,
     ) -> Option<AllottedBlock> {
-        let mut pool = self.pool(holding.thread).lock().expect("no holder panics");
+        let mut pool = unpoisoned(self.pool(holding.thread).lock());
         let (class, number) = pool.pop(self.class(bytes), step, to)?;
         Some(AllottedBlock {
             number,
@@ -294,7 +294,7 @@ impl BlockSpace {
         advance: impl FnOnce(u64) -> Result<(), Poisoned>,
     ) -> Result<AllottedBlock, Error> {
         if holding.open.end - holding.open.start < bytes as u64 {
-            let mut next = self.next.lock().expect("no holder panics");
+            let mut next = unpoisoned(self.next.lock());
             let end = *next + self.layout.segment_bytes;
             if end > self.layout.range.end {
                 return Err(Error::Full);
@@ -313,7 +313,7 @@ impl BlockSpace {
 
     /// Puts a block into the recycle pool. Returns false if the pool is full; the block is then lost.
     pub(crate) fn free(&self, thread: usize, block: AllottedBlock) -> bool {
-        let mut pool = self.pool(thread).lock().expect("no holder panics");
+        let mut pool = unpoisoned(self.pool(thread).lock());
         pool.push(self.class(block.bytes), block.number)
     }
 
@@ -372,9 +372,11 @@ impl BlockSpace {
 
     fn of_pools(&self, f: impl Fn(&BlockStacks) -> u64) -> u64 {
         let pools = self.pools.iter();
-        pools
-            .map(|pool| f(&pool.lock().expect("no holder panics")))
-            .sum()
+        let count = |pool: &Mutex<BlockStacks>| {
+            let stacks = unpoisoned(pool.lock());
+            f(&stacks)
+        };
+        pools.map(count).sum()
     }
 }
 
@@ -431,8 +433,7 @@ mod tests {
     fn a_segment_that_cannot_be_made_durable_is_not_taken() {
         let space = space(BlockPools::PerThread);
         let mut holding = space.register_thread();
-        let reason = "gone".into();
-        let failed = space.append(&mut holding, 112, |_| Err(Poisoned { reason }));
+        let failed = space.append(&mut holding, 112, |_| Err(Poisoned::new("gone")));
         assert!(matches!(failed, Err(Error::Poisoned(_))));
         assert_eq!(space.taken(), 16);
     }

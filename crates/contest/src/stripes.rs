@@ -4,7 +4,7 @@
 //! memory: a writer holds it until its write is durable, a reader while it copies the value.
 
 use farbank_pm::sync::atomic::{AtomicBool, Ordering};
-use farbank_pm::sync::{Mutex, MutexGuard, thread};
+use farbank_pm::sync::{Mutex, MutexGuard, thread, unpoisoned};
 
 /// Kind of lock for a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +62,7 @@ impl LockStripes {
             }
             StripeLocks::Mutex(locks) => LockedStripe {
                 spin: None,
-                _mutex: Some(locks[stripe].lock().expect("no holder panics")),
+                _mutex: Some(unpoisoned(locks[stripe].lock())),
             },
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use farbank_pm::pool::{Pool, PoolError, PoolIdentity, PoolLayout};
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::sync::{Arc, Mutex, thread};
+use farbank_pm::sync::{Arc, Mutex, thread, unpoisoned};
 use farbank_pm::{Caps, Medium, PersistCounters, PersistCtx, Poisoned, Ticket};
 
 use farbank_store::{
@@ -146,7 +146,7 @@ impl<M: Medium> Kv<M> {
     /// Cleans until one more segment is free, removes expired values, and writes the segment maps that are due.
     /// Returns false if there is nothing to gain. For stores with [`CleaningMode::Inline`].
     pub fn clean(&self) -> Result<bool, Error> {
-        self.sweeper.lock().expect("no holder panics").sweep()?;
+        unpoisoned(self.sweeper.lock()).sweep()?;
         let outcome = self
             .engine
             .clean_until(self.engine.segments.free_count() + 1)?;
@@ -163,7 +163,7 @@ impl<M: Medium> Kv<M> {
     /// Checks the engine's accounting of its segments (live, dead and free bytes) against the log. No session may
     /// write meanwhile; nothing is cleaned. `Err` describes the first difference.
     pub fn verify(&self) -> Result<(), String> {
-        let _sweeper = self.sweeper.lock().expect("no holder panics");
+        let _sweeper = unpoisoned(self.sweeper.lock());
         let _cleaner = self
             .engine
             .lock_cleaner_without_pass()
@@ -191,7 +191,7 @@ impl<M: Medium> Kv<M> {
         }
         self.stop();
         let mut ctx = PersistCtx::new(0);
-        self.sweeper.lock().expect("no holder panics").close()?;
+        unpoisoned(self.sweeper.lock()).close()?;
         self.engine.close_cleaner()?;
         // Needed where drains are relaxed: a clean close loses nothing.
         self.engine.settle(Ticket::DURABLE)?;
@@ -224,7 +224,7 @@ impl<M: Medium> Kv<M> {
             return; // In a forked child the cleaner's thread does not exist.
         }
         self.engine.cleaning.stop();
-        if let Some(cleaner) = self.cleaner.lock().expect("no holder panics").take() {
+        if let Some(cleaner) = unpoisoned(self.cleaner.lock()).take() {
             cleaner.join().expect("the cleaner does not panic");
         }
     }
@@ -270,7 +270,7 @@ impl<M: Medium> Store for Kv<M> {
         };
         let mut persistence = PersistCounters::default();
         for session in engine.sessions.lock().iter() {
-            persistence += *session.counters.lock().expect("no holder panics");
+            persistence += *unpoisoned(session.counters.lock());
             read_cache.hits += session.cache_hits.load(Relaxed);
             read_cache.misses += session.cache_misses.load(Relaxed);
         }

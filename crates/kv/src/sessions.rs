@@ -1,7 +1,7 @@
 //! The sessions of a pool, and what other threads see of each.
 
 use farbank_pm::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
-use farbank_pm::sync::{Arc, Mutex, MutexGuard};
+use farbank_pm::sync::{Arc, Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Medium, PersistCounters, PersistCtx};
 use farbank_store::DATABASES;
 
@@ -35,8 +35,8 @@ impl SessionShared {
         ] {
             to.fetch_add(from.load(Relaxed), Relaxed);
         }
-        let counters = *dropped.counters.lock().expect("no holder panics");
-        *self.counters.lock().expect("no holder panics") += counters;
+        let counters = *unpoisoned(dropped.counters.lock());
+        *unpoisoned(self.counters.lock()) += counters;
     }
 }
 
@@ -60,7 +60,7 @@ impl Default for SessionRegistry {
 impl SessionRegistry {
     /// Locks the list of all entries.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Arc<SessionShared>>> {
-        self.entries.lock().expect("no holder panics")
+        unpoisoned(self.entries.lock())
     }
 
     /// Returns the number of entries, the engine's own included.
@@ -106,7 +106,7 @@ impl SessionRegistry {
     ) -> Option<Box<OpenSegment>> {
         let entries = self.lock();
         entries.iter().find_map(|shared| {
-            let mut parked = shared.parked.lock().expect("no holder panics");
+            let mut parked = unpoisoned(shared.parked.lock());
             parked.take_with_room(segments, class, len)
         })
     }
@@ -120,7 +120,7 @@ impl SessionRegistry {
     ) -> usize {
         let mut sealed = 0;
         for shared in self.lock().iter() {
-            let mut parked = shared.parked.lock().expect("no holder panics");
+            let mut parked = unpoisoned(shared.parked.lock());
             sealed += parked.seal(segments, ctx, is_wanted);
         }
         sealed
@@ -131,7 +131,7 @@ impl SessionRegistry {
         let entries = self.lock();
         let parked = entries
             .iter()
-            .map(|shared| shared.parked.lock().expect("no holder panics"));
+            .map(|shared| unpoisoned(shared.parked.lock()));
         parked.map(|parked| parked.gain(segments)).sum()
     }
 }

@@ -13,6 +13,8 @@ use std::hint::black_box;
 use std::sync::{Barrier, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use farbank_pm::sync::unpoisoned;
+
 use crate::mix::{Mix, Name, VALUE_BYTES_MAX};
 
 /// Names of the phases, as printed.
@@ -67,7 +69,7 @@ impl Turn<'_> {
     pub(crate) fn take(&self) {
         let others = |(whose, _): &mut (usize, Vec<bool>)| *whose != self.place;
         let waited = self.ring.changed.wait_while(self.state(), others);
-        drop(waited.expect("no holder panics"));
+        drop(unpoisoned(waited));
     }
 
     /// Passes the turn to the next contender.
@@ -95,7 +97,7 @@ impl Turn<'_> {
     }
 
     fn state(&self) -> MutexGuard<'_, (usize, Vec<bool>)> {
-        self.ring.state.lock().expect("no holder panics")
+        unpoisoned(self.ring.state.lock())
     }
 }
 

@@ -3,6 +3,8 @@
 use std::hash::BuildHasher;
 use std::sync::RwLock;
 
+use farbank_pm::sync::unpoisoned;
+
 use crate::mix::Name;
 use crate::run::{Contender, Door, Outcome, Peer, Settings, run};
 
@@ -164,7 +166,7 @@ impl Peer for Sharded {
     }
 
     fn count(&self) -> Option<u64> {
-        let len = |shard: &Shard| shard.read().expect("no holder panics").len() as u64;
+        let len = |shard: &Shard| unpoisoned(shard.read()).len() as u64;
         Some(self.shards.iter().map(len).sum())
     }
 }
@@ -180,14 +182,14 @@ impl ShardedDoor<'_> {
 impl Door for ShardedDoor<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         let boxed = value.into();
-        let mut shard = self.shard(name).write().expect("no holder panics");
+        let mut shard = unpoisoned(self.shard(name).write());
         let old = shard.insert(*name, boxed);
         drop(shard);
         drop(old);
     }
 
     fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
-        match self.shard(name).read().expect("no holder panics").get(name) {
+        match unpoisoned(self.shard(name).read()).get(name) {
             Some(value) => out.extend_from_slice(value),
             None => return false,
         }

@@ -10,8 +10,9 @@
 //! Every method that can persist bytes is `#[track_caller]`: the simulator identifies each flush and
 //! drain by its source line. On real media the location is inlined away.
 
-use std::fmt;
+use std::error::Error;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use crate::persist_ctx::PersistCtx;
 
@@ -61,23 +62,70 @@ pub struct FileTrouble {
 ///
 /// No write is acknowledged any more. Data that was durable before stays readable. To recover, close
 /// the pool and open it again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Its source is the error of the system call, if a system call has failed.
+#[derive(Clone, Debug)]
 pub struct Poisoned {
-    /// The operation that failed, where, and its error.
-    pub reason: Arc<str>,
+    // One pointer, so that the result of a poll is returned in registers.
+    failure: Arc<MediumFailure>,
 }
+
+/// The failure that poisoned a medium.
+#[derive(Debug)]
+struct MediumFailure {
+    reason: String,
+    error: Option<io::Error>,
+}
+
+impl Poisoned {
+    /// Creates the error of a medium that failed for `reason`: the operation and where it failed.
+    pub fn new(reason: impl Into<String>) -> Poisoned {
+        Poisoned::of(reason.into(), None)
+    }
+
+    /// Creates the error of a medium on which the system call of `operation` failed with `error`.
+    pub fn from_io(operation: impl fmt::Display, error: io::Error) -> Poisoned {
+        Poisoned::of(format!("{operation} failed: {error}"), Some(error))
+    }
+
+    fn of(reason: String, error: Option<io::Error>) -> Poisoned {
+        Poisoned {
+            failure: Arc::new(MediumFailure { reason, error }),
+        }
+    }
+
+    /// Returns the operation that failed, where, and its error, as text.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.failure.reason
+    }
+}
+
+impl PartialEq for Poisoned {
+    /// Compares the reasons, which contain the text of the system call's error.
+    fn eq(&self, other: &Poisoned) -> bool {
+        self.reason() == other.reason()
+    }
+}
+
+impl Eq for Poisoned {}
 
 impl fmt::Display for Poisoned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "the pool stopped taking writes ({}); correct the cause, then restart",
-            self.reason
+            self.reason()
         )
     }
 }
 
-impl std::error::Error for Poisoned {}
+impl Error for Poisoned {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        let error = self.failure.error.as_ref()?;
+        Some(error)
+    }
+}
 
 /// The kind of a medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -53,14 +53,11 @@ impl ProcessStamp {
 
     #[cold]
     fn forked_error(&self) -> Poisoned {
-        Poisoned {
-            reason: format!(
-                "process {} was forked from process {}, which has the pool open: only process {1} can use it",
-                std::process::id(),
-                self.id
-            )
-            .into(),
-        }
+        Poisoned::new(format!(
+            "process {} was forked from process {}, which has the pool open: only process {1} can use it",
+            std::process::id(),
+            self.id
+        ))
     }
 }
 

@@ -21,9 +21,14 @@
 //! * Code that synchronises with the kernel (the real media) uses `std`: no model checker can run it.
 //!
 //! # A panic of a lock's holder
-//! A lock whose holder panicked can be taken again ([`lock`], [`ignore_poison`]): one failed operation does not end
-//! every later one. So a holder leaves what the lock guards consistent before each step that can panic. Data that is
-//! shared with a medium needs more: a failed write poisons the medium ([`crate::Poisoned`]), which refuses later writes.
+//! There are two kinds of locks:
+//! * A lock whose holder panicked can be taken again ([`lock`], [`ignore_poison`]): one failed operation does not end
+//!   every later one. So a holder leaves what the lock guards consistent before each step that can panic.
+//! * A lock whose holder never panics ([`unpoisoned`]). If a bug makes it panic, the guarded data may be inconsistent,
+//!   so every thread that takes the lock later panics, too.
+//!
+//! Data that is shared with a medium needs more: a failed write poisons the medium ([`crate::Poisoned`]), which refuses
+//! later writes.
 
 use std::sync::{LockResult, PoisonError};
 
@@ -106,6 +111,20 @@ pub fn ignore_poison<G>(locked: LockResult<G>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the guard of a lock whose holder never panics: of [`Mutex::lock`], of a wait on a [`Condvar`], of a
+/// [`RwLock`]; or the value of such a lock. See the module documentation.
+///
+/// # Panics
+/// An earlier holder of the lock panicked.
+#[inline]
+#[track_caller]
+pub fn unpoisoned<G>(locked: LockResult<G>) -> G {
+    match locked {
+        Ok(guard) => guard,
+        Err(_) => panic!("an earlier holder of this lock panicked"),
+    }
+}
+
 /// Declares a structure of atomics that a [`GrowTable`](crate::grow_table::GrowTable) can hold: it starts all zero.
 #[cfg(not(any(shuttle, loom)))]
 #[macro_export]
@@ -140,5 +159,17 @@ mod tests {
         });
         assert!(caught.is_err() && mutex.is_poisoned());
         assert_eq!(*lock(&mutex), 2);
+    }
+
+    #[test]
+    fn a_lock_whose_holder_never_panics_is_lost_after_a_panic() {
+        let mutex = Mutex::new(1);
+        *unpoisoned(mutex.lock()) = 2;
+        let holder = std::panic::catch_unwind(|| {
+            let _held = unpoisoned(mutex.lock());
+            panic!("a panic of the holder");
+        });
+        let later = std::panic::catch_unwind(|| *unpoisoned(mutex.lock()));
+        assert!(holder.is_err() && later.is_err());
     }
 }

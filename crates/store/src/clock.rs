@@ -27,7 +27,7 @@
 
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::sync::{Arc, Mutex, unpoisoned};
 use rustix::time::{ClockId, clock_gettime};
 
 /// A function that returns a time in milliseconds.
@@ -157,7 +157,7 @@ impl StoreClock {
             if epoch.is_multiple_of(2) {
                 return epoch;
             }
-            drop(self.changing.lock().expect("no holder panics"));
+            drop(unpoisoned(self.changing.lock()));
         }
     }
 
@@ -209,7 +209,7 @@ impl StoreClock {
     /// Calls `write_down` with the latest time at which a value was found expired. `write_down` must make it durable
     /// before it returns `Ok`.
     pub fn record<E>(&self, write_down: impl FnOnce(u64) -> Result<(), E>) -> Result<(), E> {
-        let _changing = self.changing.lock().expect("no holder panics"); // STORE-CLOCK-3
+        let _changing = unpoisoned(self.changing.lock()); // STORE-CLOCK-3
         let acted_ms = self.acted_ms.load(SeqCst).min(self.now_ms());
         write_down(acted_ms)?;
         self.recorded_ms.fetch_max(acted_ms, Relaxed);
@@ -226,7 +226,7 @@ impl StoreClock {
             return None; // The readings are too far apart.
         }
         let ahead = wall.wrapping_sub(self.now_ms()).cast_signed();
-        let mut difference = self.difference.lock().expect("no holder panics");
+        let mut difference = unpoisoned(self.difference.lock());
         if ahead.unsigned_abs() <= TOLERANCE_MS {
             *difference = None;
             return None;
@@ -250,7 +250,7 @@ impl StoreClock {
 
     /// Adopts the time of a wall clock that is ahead.
     pub fn set_ahead(&self) {
-        let _changing = self.changing.lock().expect("no holder panics");
+        let _changing = unpoisoned(self.changing.lock());
         let wall = (self.wall)();
         if wall > self.now_ms() {
             self.base.store(wall.wrapping_sub((self.uptime)()), Relaxed);
@@ -265,7 +265,7 @@ impl StoreClock {
         version_max: u64,
         write_down: impl FnOnce(&Setbacks, u64) -> Result<(), E>,
     ) -> Result<bool, E> {
-        let _changing = self.changing.lock().expect("no holder panics");
+        let _changing = unpoisoned(self.changing.lock());
         let wall = (self.wall)();
         let now_ms = self.now_ms();
         if wall.saturating_add(TOLERANCE_MS) >= now_ms {

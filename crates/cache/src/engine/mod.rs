@@ -17,7 +17,7 @@ mod time;
 use farbank_pm::key_hash::KeyHash;
 use farbank_pm::process_stamp::ProcessStamp;
 use farbank_pm::sync::atomic::{AtomicBool, Ordering};
-use farbank_pm::sync::{Mutex, MutexGuard, lock};
+use farbank_pm::sync::{Mutex, MutexGuard, lock, unpoisoned};
 use farbank_pm::{Medium, Poisoned};
 use farbank_store::clock::StoreClock;
 
@@ -148,7 +148,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// Acquires the lock of a round of maintenance.
     pub(crate) fn lock_round(&self) -> MutexGuard<'_, ()> {
-        self.maintenance.round.lock().expect("no holder panics")
+        unpoisoned(self.maintenance.round.lock())
     }
 
     pub(crate) fn lock_balance(&self) -> MutexGuard<'_, EvictionBalance> {

@@ -41,6 +41,7 @@ use std::time::{Duration, Instant};
 
 use farbank_pm::fault::{self, Fault};
 use farbank_pm::sim::{CrashState, Persistency, Sim, SourceLines, UnitSurvivors, brief};
+use farbank_pm::sync::unpoisoned;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::digest::fold;
@@ -234,16 +235,16 @@ fn explore_turn(
         for _ in 0..threads.clamp(1, seeds.len()) {
             scope.spawn(|| {
                 loop {
-                    let taken = queue.lock().expect("no holder panics").next().copied();
+                    let taken = unpoisoned(queue.lock()).next().copied();
                     let Some(seed) = taken else { return };
                     let result = explore_one(target, config, seed);
-                    let mut results = results.lock().expect("no holder panics");
+                    let mut results = unpoisoned(results.lock());
                     results.push((seed, result));
                 }
             });
         }
     });
-    let mut results = results.into_inner().expect("no holder panics");
+    let mut results = unpoisoned(results.into_inner());
     results.sort_by_key(|(seed, _)| *seed);
     results.into_iter().map(|(_, result)| result).collect()
 }

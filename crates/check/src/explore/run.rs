@@ -7,6 +7,7 @@ use farbank_pm::Ticket;
 use farbank_pm::rng::Rng;
 use farbank_pm::sim::{CrashState, ImageCut, Persistency, Sim};
 use farbank_pm::situation::uncounted;
+use farbank_pm::sync::unpoisoned;
 
 use super::{Explorer, SeedFailure, sorted};
 use crate::guard::guarded;
@@ -152,7 +153,7 @@ impl Explorer<'_> {
         let captured = Arc::clone(&run.captured);
         run.sim.count_places(Arc::clone(&self.places));
         run.sim.observe(Some(Arc::new(move |state| {
-            captured.lock().expect("no holder panics").push(state);
+            unpoisoned(captured.lock()).push(state);
         })));
     }
 
@@ -408,7 +409,7 @@ impl Explorer<'_> {
     }
 
     fn check_captured(&mut self, run: &mut WorkloadRun) -> Result<(), Box<SeedFailure>> {
-        let states = std::mem::take(&mut *run.captured.lock().expect("no holder panics"));
+        let states = std::mem::take(&mut *unpoisoned(run.captured.lock()));
         states
             .iter()
             .try_for_each(|state| self.check_state(run, state))

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 use farbank_pm::fault::{self, Fault, NAMED};
+use farbank_pm::sync::unpoisoned;
 use farbank_tree::faults::ALL;
 use farbank_tree::sim_test::{
     CaughtTrial, FaultMoment, FaultVerdict, InjectedFault, SearchPlan, SearchReport, SearchedFault,
@@ -351,8 +352,7 @@ pub(super) fn faults(
             }
             bar.inc(1);
             let index = chosen.iter().position(|other| other.name == named.name);
-            searched.lock().expect("no holder panics")[index.expect("it is one of them")] =
-                Some(one);
+            unpoisoned(searched.lock())[index.expect("it is one of them")] = Some(one);
         }
     };
     std::thread::scope(|scope| {
@@ -362,7 +362,7 @@ pub(super) fn faults(
         work();
     });
     bar.finish_and_clear();
-    let searched = searched.into_inner().expect("no holder panics");
+    let searched = unpoisoned(searched.into_inner());
     let all: Vec<(&str, SearchedFault)> = chosen
         .iter()
         .zip(searched)

@@ -27,9 +27,9 @@
 //!
 //! The second row is a defect of the published engine. By KID-HEAP-2 recovery could have skipped the block.
 
-use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use farbank_pm::sync::{Mutex, unpoisoned};
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -113,7 +113,7 @@ impl<M: Medium> KidHeap<M> {
     pub(super) fn lists_bytes(&self) -> u64 {
         self.lists
             .iter()
-            .map(|lists| lists.lock().expect("no holder panics").bytes())
+            .map(|lists| unpoisoned(lists.lock()).bytes())
             .sum()
     }
 
@@ -162,12 +162,7 @@ impl<M: Medium> KidHeap<M> {
     /// Takes a block of `bytes` for thread `number`. The block comes from the end of the partition until half of the
     /// partition has been appended, and then from the free lists. If that source is empty, it comes from the other one.
     fn take(&self, number: usize, bytes: usize) -> Option<RecordPlace> {
-        let pop = || {
-            self.lists[number]
-                .lock()
-                .expect("no holder panics")
-                .pop(bytes)
-        };
+        let pop = || unpoisoned(self.lists[number].lock()).pop(bytes);
         if self.counts(number).appended.load(Relaxed) < self.partition_bytes / 2 {
             self.append(number, bytes).or_else(pop)
         } else {
@@ -186,10 +181,7 @@ impl<M: Medium> KidHeap<M> {
 
     /// Puts the block at `place` on the free lists of thread `number`.
     pub(super) fn free(&self, number: usize, place: RecordPlace) {
-        self.lists[number]
-            .lock()
-            .expect("no holder panics")
-            .push(place);
+        unpoisoned(self.lists[number].lock()).push(place);
     }
 
     /// Replaces `out` with the value at `place`. Another thread may be overwriting the record, so the length read from

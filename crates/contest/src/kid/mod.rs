@@ -40,7 +40,7 @@ mod tests;
 use farbank_pm::sim::Sim;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU64, fence};
-use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::sync::{Arc, Mutex, unpoisoned};
 use farbank_pm::{Medium, PersistCtx};
 
 use crate::engine::{Engine, EngineStats, Error, Key, OpenError, VALUE_BYTES, Worker};
@@ -197,7 +197,7 @@ impl<M: Medium> Engine for Kid<M> {
     }
 
     fn stats(&self) -> EngineStats {
-        *self.core.tally.lock().expect("no holder panics")
+        *unpoisoned(self.core.tally.lock())
     }
 }
 
@@ -269,7 +269,7 @@ impl<M: Medium> Worker for KidWorker<M> {
 
 impl<M: Medium> Drop for KidWorker<M> {
     fn drop(&mut self) {
-        *self.core.tally.lock().expect("no holder panics") += self.tally;
+        *unpoisoned(self.core.tally.lock()) += self.tally;
     }
 }
 

@@ -15,9 +15,9 @@
 //! PRELIM-CACHE-1  A key that was refused once is always refused. A writer that found no slot writes to far memory instead, and no
 //!     reader can later fill the cache with an older value.
 
-use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::AtomicU32;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::sync::{Mutex, unpoisoned};
 
 use super::slab::{KeyWords, NONE, RECORD_BYTES, RecordSlab};
 
@@ -65,7 +65,7 @@ impl PrelimCache {
     /// Replaces `out` with the value of `key` if the cache holds it. Returns whether it does.
     pub(super) fn get(&self, key: KeyWords, out: &mut Vec<u8>) -> bool {
         let at = self.bucket_of(key);
-        let bucket = self.buckets[at].lock().expect("no holder panics");
+        let bucket = unpoisoned(self.buckets[at].lock());
         let found = self.find(at, *bucket, key);
         found.inspect(|slot| self.slots.value(*slot, out)).is_some()
     }
@@ -73,7 +73,7 @@ impl PrelimCache {
     /// Replaces the value of `key` if the cache holds it. Returns whether it does.
     pub(super) fn update(&self, key: KeyWords, value: &[u8]) -> bool {
         let at = self.bucket_of(key);
-        let bucket = self.buckets[at].lock().expect("no holder panics");
+        let bucket = unpoisoned(self.buckets[at].lock());
         let found = self.find(at, *bucket, key);
         found
             .inspect(|slot| self.slots.put_value(*slot, value))
@@ -84,7 +84,7 @@ impl PrelimCache {
     /// whether the cache holds `key` afterwards.
     pub(super) fn add(&self, key: KeyWords, value: &[u8]) -> bool {
         let at = self.bucket_of(key);
-        let mut bucket = self.buckets[at].lock().expect("no holder panics");
+        let mut bucket = unpoisoned(self.buckets[at].lock());
         if self.find(at, *bucket, key).is_some() {
             return true;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard, thread};
+use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard, thread, unpoisoned};
 use farbank_pm::{Medium, PersistCtx, Poisoned};
 
 use super::records::{FullBuffer, RecordStore};
@@ -47,7 +47,7 @@ impl FlushQueue {
             if let Some(buffer) = state.empty.pop() {
                 return Ok(buffer);
             }
-            state = self.emptied.wait(state).expect("no holder panics");
+            state = unpoisoned(self.emptied.wait(state));
         }
     }
 
@@ -72,7 +72,7 @@ impl FlushQueue {
             if state.closed {
                 return None;
             }
-            state = self.filled.wait(state).expect("no holder panics");
+            state = unpoisoned(self.filled.wait(state));
         }
     }
 
@@ -88,7 +88,7 @@ impl FlushQueue {
     }
 
     fn state(&self) -> MutexGuard<'_, FlushState> {
-        self.state.lock().expect("no holder panics")
+        unpoisoned(self.state.lock())
     }
 }
 

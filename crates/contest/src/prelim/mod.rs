@@ -33,7 +33,7 @@ mod tests;
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, fence};
-use farbank_pm::sync::{Arc, Mutex, thread};
+use farbank_pm::sync::{Arc, Mutex, thread, unpoisoned};
 use farbank_pm::{Medium, PersistCtx};
 
 use crate::engine::{Engine, EngineStats, Error, Key, OpenError, Worker};
@@ -319,7 +319,7 @@ impl<M: Medium> PrelimCore<M> {
 impl<M: Medium> Drop for PrelimCore<M> {
     fn drop(&mut self) {
         self.queue.close();
-        for flusher in self.flushers.get_mut().expect("no holder panics").drain(..) {
+        for flusher in unpoisoned(self.flushers.get_mut()).drain(..) {
             flusher.join().expect("a flusher does not panic");
         }
     }
@@ -379,7 +379,7 @@ impl<M: Medium> Engine for Prelim<M> {
     }
 
     fn stats(&self) -> EngineStats {
-        *self.core.tally.lock().expect("no holder panics")
+        *unpoisoned(self.core.tally.lock())
     }
 }
 
@@ -541,6 +541,6 @@ impl<M: Medium> Drop for PrelimWorker<M> {
     fn drop(&mut self) {
         self.hand_in();
         self.core.set_phase.sets.fetch_add(self.sets, Release);
-        *self.core.tally.lock().expect("no holder panics") += self.tally;
+        *unpoisoned(self.core.tally.lock()) += self.tally;
     }
 }

@@ -19,7 +19,7 @@
 
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use farbank_pm::sync::atomic::{AtomicU32, fence};
-use farbank_pm::sync::{Mutex, thread};
+use farbank_pm::sync::{Mutex, thread, unpoisoned};
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
 use super::slab::{
@@ -174,7 +174,7 @@ impl<M: Medium> RecordStore<M> {
                 place if place & FLUSHING != 0 => thread::yield_now(),
                 place => {
                     let buffer = place as usize - 1;
-                    let _changing = self.locks[buffer].lock().expect("no holder panics");
+                    let _changing = unpoisoned(self.locks[buffer].lock());
                     if self.place(segment).load(Acquire) == place {
                         self.buffers[buffer].put_value(within, value);
                         return Ok(());
@@ -214,7 +214,7 @@ impl<M: Medium> RecordStore<M> {
             records,
         } = filled;
         {
-            let _no_changes = self.locks[buffer].lock().expect("no holder panics"); // PRELIM-REC-2
+            let _no_changes = unpoisoned(self.locks[buffer].lock()); // PRELIM-REC-2
             self.place(segment).fetch_or(FLUSHING, Release);
         }
         let first = self.off(segment * self.segment_records).0 as usize;

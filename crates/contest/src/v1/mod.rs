@@ -57,7 +57,7 @@ use farbank_pm::grow_table::GrowTable;
 #[cfg(feature = "check")]
 use farbank_pm::sim::Sim;
 use farbank_pm::sync::atomic::AtomicU64;
-use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::sync::{Arc, Mutex, unpoisoned};
 use farbank_pm::{Medium, PersistCtx};
 
 use crate::block::UNIT;
@@ -244,7 +244,7 @@ impl<M: Medium> Engine for V1<M> {
     }
 
     fn stats(&self) -> EngineStats {
-        *self.core.tally.lock().expect("no holder panics")
+        *unpoisoned(self.core.tally.lock())
     }
 }
 

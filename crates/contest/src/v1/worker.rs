@@ -1,7 +1,7 @@
 //! Sets and gets of `v1`.
 
 use farbank_pm::medium::persist;
-use farbank_pm::sync::Arc;
+use farbank_pm::sync::{Arc, unpoisoned};
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
 use super::V1Core;
@@ -40,7 +40,7 @@ impl<M: Medium> V1Worker<M> {
 
 impl<M: Medium> Drop for V1Worker<M> {
     fn drop(&mut self) {
-        *self.core.tally.lock().expect("no holder panics") += self.own.tally;
+        *unpoisoned(self.core.tally.lock()) += self.own.tally;
         self.core.space.unregister_thread(self.own.holding.clone());
     }
 }

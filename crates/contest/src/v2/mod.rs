@@ -54,7 +54,7 @@ mod worker;
 
 #[cfg(feature = "check")]
 use farbank_pm::sim::Sim;
-use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::sync::{Arc, Mutex, unpoisoned};
 use farbank_pm::{Medium, Off, PersistCtx};
 
 use crate::block::UNIT;
@@ -301,7 +301,7 @@ impl<M: Medium> Engine for V2<M> {
     }
 
     fn stats(&self) -> EngineStats {
-        *self.core.tally.lock().expect("no holder panics")
+        *unpoisoned(self.core.tally.lock())
     }
 }
 

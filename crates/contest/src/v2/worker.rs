@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use farbank_pm::sync::Arc;
+use farbank_pm::sync::{Arc, unpoisoned};
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
 use super::index::{V2NodeId, V2Place};
@@ -46,7 +46,7 @@ impl<M: Medium> V2Worker<M> {
 
 impl<M: Medium> Drop for V2Worker<M> {
     fn drop(&mut self) {
-        *self.core.tally.lock().expect("no holder panics") += self.own.tally;
+        *unpoisoned(self.core.tally.lock()) += self.own.tally;
         self.core.space.unregister_thread(self.own.holding.clone());
     }
 }

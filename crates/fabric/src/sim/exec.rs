@@ -10,6 +10,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
+use farbank_pm::sync::unpoisoned;
+
 /// A simulated thread of a compute server. Its clients take turns on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ComputeThread {
@@ -38,7 +40,7 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<TaskWaker>) {
-        self.woken.lock().expect("no holder panics").push(self.task);
+        unpoisoned(self.woken.lock()).push(self.task);
     }
 }
 

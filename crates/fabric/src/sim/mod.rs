@@ -45,6 +45,8 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use farbank_pm::sync::unpoisoned;
+
 pub use cluster::Traffic;
 pub use constants::{ClusterConstants, VerbOrder};
 pub use exec::ComputeThread;
@@ -127,7 +129,7 @@ impl SimCluster {
             run: Box::pin(run),
             waker: exec::waker(task, &self.woken),
         }));
-        self.woken.lock().expect("no holder panics").push(task);
+        unpoisoned(self.woken.lock()).push(task);
     }
 
     /// Runs until no event is left or `until` returns `true`. `until` is called after each event with the number of
@@ -151,7 +153,7 @@ impl SimCluster {
 
     fn poll_woken(&self) {
         loop {
-            let woken = std::mem::take(&mut *self.woken.lock().expect("no holder panics"));
+            let woken = std::mem::take(&mut *unpoisoned(self.woken.lock()));
             if woken.is_empty() {
                 return;
             }

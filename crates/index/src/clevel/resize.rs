@@ -1,6 +1,7 @@
 //! Growth: a level is added on top, and the bottom level is emptied.
 
 use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{Medium, Off, situation};
 
 use super::Clevel;
@@ -56,7 +57,7 @@ impl<M: Medium> Clevel<M> {
         seen: LevelsWord,
     ) -> Result<(), IndexError> {
         let _for = worker.reshape();
-        let _growing = self.growing.lock().expect("no holder panics");
+        let _growing = unpoisoned(self.growing.lock());
         let meta = self.meta();
         if meta != seen {
             return Ok(());

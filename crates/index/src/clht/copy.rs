@@ -10,8 +10,8 @@
 //! ```
 
 use farbank_pm::model::Category;
-use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_pm::sync::{Mutex, unpoisoned};
 use farbank_pm::{LINE, Medium, Off, fault, situation};
 
 use super::Clht;
@@ -74,7 +74,7 @@ impl ArrayCopy {
     /// Records the results of `done` taken buckets. If the copy failed, the buckets not taken yet are abandoned.
     fn finish(&self, mut done: u64, came: CopyOutcome) {
         let all = self.all.load(Ordering::Relaxed);
-        let mut outcome = self.outcome.lock().expect("no holder panics");
+        let mut outcome = unpoisoned(self.outcome.lock());
         outcome.made.extend(came.made);
         outcome.left.extend(came.left);
         if came.refused.is_some() {
@@ -92,7 +92,7 @@ impl ArrayCopy {
             wait(&mut tries);
         }
         self.taken.store(CLOSED, Ordering::Release);
-        std::mem::take(&mut *self.outcome.lock().expect("no holder panics"))
+        std::mem::take(&mut *unpoisoned(self.outcome.lock()))
     }
 
     fn young(&self) -> Array {

@@ -1,6 +1,7 @@
 //! Splits in linear order, and the creation of arrays.
 
 use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, LinearState, STATE};
@@ -96,7 +97,7 @@ impl<M: Medium> DashLh<M> {
     /// damaged, no split happens; the next growth of a stash tries again.
     pub(super) fn split_some(&self, worker: &mut TableWorker) -> Result<(), IndexError> {
         let _for = worker.reshape();
-        let _growing = self.growing.lock().expect("no holder panics");
+        let _growing = unpoisoned(self.growing.lock());
         for _ in 0..self.config.splits {
             match self.split(worker) {
                 Err(

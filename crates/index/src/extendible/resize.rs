@@ -1,6 +1,7 @@
 //! The first directory, splits and doublings.
 
 use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{Medium, Off, WORD, situation};
 
 use super::layout::{DirectoryWord, SegmentHeader};
@@ -67,7 +68,7 @@ impl ExtendibleDirectory {
         elder: SegmentHeader,
         young: Off,
     ) -> Result<(), IndexError> {
-        let _growing = self.growing.lock().expect("no holder panics");
+        let _growing = unpoisoned(self.growing.lock());
         let directory = self.directory();
         if elder.depth < directory.depth() {
             return set_entries(ground, worker, directory, elder.half(1), young);

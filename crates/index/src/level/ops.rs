@@ -2,6 +2,7 @@
 
 use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::LevelHash;
@@ -176,7 +177,7 @@ impl<M: Medium> LevelHash<M> {
                 });
             }
             drop(guards);
-            drop(self.growing.lock().expect("no holder panics"));
+            drop(unpoisoned(self.growing.lock()));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Growth: a larger level replaces the bottom level.
 
 use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{Medium, Off, WORD, situation};
 
 use super::LevelHash;
@@ -49,7 +50,7 @@ impl<M: Medium> LevelHash<M> {
     /// on an error.
     pub(super) fn grow(&self, worker: &mut TableWorker, seen: u64) -> Result<(), IndexError> {
         let _for = worker.reshape();
-        let _growing = self.growing.lock().expect("no holder panics");
+        let _growing = unpoisoned(self.growing.lock());
         let levels = self.levels();
         if levels.current != seen {
             return Ok(());

@@ -44,7 +44,7 @@
 use std::collections::BTreeSet;
 
 use farbank_pm::model::Category;
-use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::sync::{Arc, Mutex, unpoisoned};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, WORD, situation};
 
 use super::{TablePool, TableWorker};
@@ -208,7 +208,7 @@ impl PoolHeap {
     }
 
     pub(super) fn take_head(&self, chunks: u32) {
-        let mut uses = self.uses.lock().expect("no holder panics");
+        let mut uses = unpoisoned(self.uses.lock());
         uses[..chunks as usize].fill(ChunkUse::Head);
     }
 
@@ -229,12 +229,12 @@ impl PoolHeap {
 
     /// Returns the end of the head, after the words of all chunks.
     pub(super) fn head_end(&self) -> Off {
-        let chunks = self.uses.lock().expect("no holder panics").len();
+        let chunks = unpoisoned(self.uses.lock()).len();
         self.record_of(chunks as u32)
     }
 
     pub(super) fn take_ctx(&self) -> Result<u32, IndexError> {
-        let mut free = self.contexts_free.lock().expect("no holder panics");
+        let mut free = unpoisoned(self.contexts_free.lock());
         free.pop_first().ok_or(IndexError::Workers {
             most: self.contexts,
         })
@@ -247,13 +247,13 @@ impl PoolHeap {
     /// Takes back a worker's context and its groups.
     pub(super) fn give_back(&self, ctx: u32, groups: Vec<BlockGroup>) {
         for (list, group) in self.group_lists.iter().zip(groups) {
-            let mut list = list.lock().expect("no holder panics");
+            let mut list = unpoisoned(list.lock());
             list.owned.remove(&group.at.0);
             if group.free != [0; 7] {
                 list.ready.insert(group.at.0);
             }
         }
-        let mut free = self.contexts_free.lock().expect("no holder panics");
+        let mut free = unpoisoned(self.contexts_free.lock());
         free.insert(ctx);
     }
 
@@ -268,7 +268,7 @@ impl PoolHeap {
     }
 
     pub(super) fn use_of(&self, chunk: u32) -> Option<ChunkUse> {
-        let uses = self.uses.lock().expect("no holder panics");
+        let uses = unpoisoned(self.uses.lock());
         uses.get(chunk as usize).copied()
     }
 
@@ -344,7 +344,7 @@ impl PoolHeap {
 
     /// Takes `len` contiguous free chunks for `what`. Returns the first.
     fn take_chunks(&self, len: u64, what: ChunkUse) -> Result<u32, IndexError> {
-        let mut uses = self.uses.lock().expect("no holder panics");
+        let mut uses = unpoisoned(self.uses.lock());
         let mut free = 0;
         let end = uses.iter().position(|u| {
             free = if *u == ChunkUse::Free { free + 1 } else { 0 };
@@ -364,7 +364,7 @@ impl PoolHeap {
     /// Marks the chunks of a run free.
     pub(super) fn forget_run(&self, run: HeapBlock) {
         let chunk = self.chunk_of(run.at).expect("a run lies in chunks") as usize;
-        let mut uses = self.uses.lock().expect("no holder panics");
+        let mut uses = unpoisoned(self.uses.lock());
         if let ChunkUse::Run(len) = uses[chunk] {
             uses[chunk..][..len as usize].fill(ChunkUse::Free);
         }
@@ -372,7 +372,7 @@ impl PoolHeap {
 
     /// Returns the bytes of the chunks in use, the head included.
     pub(super) fn bytes_used(&self) -> u64 {
-        let uses = self.uses.lock().expect("no holder panics");
+        let uses = unpoisoned(self.uses.lock());
         uses.iter().filter(|u| **u != ChunkUse::Free).count() as u64 * self.chunk_bytes
     }
 
@@ -389,13 +389,13 @@ impl PoolHeap {
 
     /// Makes the free blocks of these groups of `class` available again.
     fn make_groups_available(&self, class: usize, groups: impl Iterator<Item = Off>) {
-        let mut list = self.group_lists[class].lock().expect("no holder panics");
+        let mut list = unpoisoned(self.group_lists[class].lock());
         list.ready.extend(groups.map(|group| group.0));
     }
 
     /// Sets the use of each chunk from its word, at open.
     pub(super) fn take_recorded(&self, records: &[u64]) -> Result<(), IndexError> {
-        let mut uses = self.uses.lock().expect("no holder panics");
+        let mut uses = unpoisoned(self.uses.lock());
         let mut chunk = 0;
         while chunk < uses.len() {
             let (record, head) = (records[chunk], uses[chunk] == ChunkUse::Head);
@@ -405,9 +405,7 @@ impl PoolHeap {
                 0 if rest == 0 => {}
                 SLAB if !head && rest < self.cuts.len() as u64 => {
                     uses[chunk] = ChunkUse::Slab(rest as usize);
-                    let mut list = self.group_lists[rest as usize]
-                        .lock()
-                        .expect("no holder panics");
+                    let mut list = unpoisoned(self.group_lists[rest as usize].lock());
                     list.unknown.insert(chunk as u32);
                 }
                 RECORD if !head && (1..=(uses.len() - chunk) as u64).contains(&rest) => {
@@ -497,7 +495,7 @@ impl<M: Medium> TablePool<M> {
     fn take_group(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
         let (medium, heap) = (self.medium(), &self.heap);
         let old = std::mem::take(&mut worker.groups[class]);
-        let list = || heap.group_lists[class].lock().expect("no holder panics");
+        let list = || unpoisoned(heap.group_lists[class].lock());
         list().owned.remove(&old.at.0);
         loop {
             let taken = list().take();
@@ -528,7 +526,7 @@ impl<M: Medium> TablePool<M> {
     fn add_groups(&self, worker: &mut TableWorker, class: usize) -> Result<(), IndexError> {
         let (medium, heap) = (self.medium(), &self.heap);
         let unknown = {
-            let mut list = heap.group_lists[class].lock().expect("no holder panics");
+            let mut list = unpoisoned(heap.group_lists[class].lock());
             list.unknown.pop_first()
         };
         let chunk = match unknown {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{Medium, Off};
 
 use super::Soft;
@@ -12,7 +13,7 @@ use crate::error::IndexError;
 
 impl<M: Medium> Soft<M> {
     pub(super) fn check_all(&self) -> Result<(), IndexError> {
-        let areas = self.areas.lock().expect("no holder panics");
+        let areas = unpoisoned(self.areas.lock());
         let live = self.live_nodes(&areas);
         let listed = self.check_list(&live)?;
         let (live, free) = (live.len() as u64, self.nodes.count());

@@ -79,7 +79,7 @@ mod tagged_ptr;
 use farbank_pm::Medium;
 use farbank_pm::Off;
 use farbank_pm::fault::NamedFault;
-use farbank_pm::sync::Mutex;
+use farbank_pm::sync::{Mutex, unpoisoned};
 
 use crate::error::{IndexError, OpenError};
 use crate::index::SpaceUse;
@@ -278,7 +278,7 @@ impl<M: Medium> HashTable for Soft<M> {
     }
 
     fn space_for(&self, keys: u64) -> Result<SpaceUse, IndexError> {
-        let areas = self.areas.lock().expect("no holder panics").len() as u64;
+        let areas = unpoisoned(self.areas.lock()).len() as u64;
         Ok(SpaceUse {
             keys,
             slots: areas * u64::from(self.config.area_nodes),

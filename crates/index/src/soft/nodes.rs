@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::{EpochSlot, EpochTable};
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use farbank_pm::sync::{CHECKED, Mutex, MutexGuard, OnceLock};
+use farbank_pm::sync::{CHECKED, Mutex, MutexGuard, OnceLock, unpoisoned};
 use farbank_pm::{fault, situation};
 
 use crate::locks::wait;
@@ -127,7 +127,7 @@ impl NodePool {
 
     fn hand(&self, number: u32) -> MutexGuard<'_, AllocationGuard> {
         let hand = &self.worker_nodes[number as usize];
-        hand.nodes.lock().expect("no holder panics")
+        unpoisoned(hand.nodes.lock())
     }
 
     fn all_hands(&self) -> impl Iterator<Item = MutexGuard<'_, AllocationGuard>> {
@@ -135,7 +135,7 @@ impl NodePool {
     }
 
     fn common(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.common.lock().expect("no holder panics")
+        unpoisoned(self.common.lock())
     }
 
     /// Returns a node for worker `number`: from its cache, from its retired nodes, or from the common list.

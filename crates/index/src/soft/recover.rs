@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{Medium, Off, fault, situation};
 
 use super::layout::{AREAS, key_of, value_of};
@@ -25,7 +26,7 @@ impl<M: Medium> Soft<M> {
     pub(super) fn recover(&self, named: &[Off]) -> Result<(), OpenError> {
         let mut worker = self.table_pool.worker()?;
         let medium = self.table_pool.medium();
-        let mut areas = self.areas.lock().expect("no holder panics");
+        let mut areas = unpoisoned(self.areas.lock());
         for area in named {
             let bytes = self.config.area_bytes() as usize;
             medium.flush(&mut worker.ctx, *area, bytes);

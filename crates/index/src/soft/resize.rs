@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use farbank_pm::model::Category;
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{LINE, Medium, Off, WORD, situation};
 
 use super::Soft;
@@ -16,7 +17,7 @@ impl<M: Medium> Soft<M> {
     #[cold]
     pub(super) fn more_nodes(&self, worker: &mut TableWorker) -> Result<Range<u64>, IndexError> {
         let one = |node| node..node + 1;
-        let mut areas = self.areas.lock().expect("no holder panics");
+        let mut areas = unpoisoned(self.areas.lock());
         if let Some(node) = self.nodes.take_any(worker.number()) {
             return Ok(one(node)); // unlinked just now, or another worker has added an area
         }

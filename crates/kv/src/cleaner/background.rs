@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use farbank_pm::Medium;
-use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::sync::{Mutex, unpoisoned};
 
 use crate::cleaner::requests::CleanOutcome;
 use crate::engine::Engine;
@@ -98,7 +98,7 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
         }
         if swept.elapsed() >= SWEEP {
             // An error has poisoned the engine, or the pool is full. Either way the next write fails.
-            sweeper.lock().expect("no holder panics").sweep().ok();
+            unpoisoned(sweeper.lock()).sweep().ok();
             swept = Instant::now();
         }
         engine.cleaning.requests.wait_for_wakeup(TICK);

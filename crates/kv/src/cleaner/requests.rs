@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU64};
-use farbank_pm::sync::{Arc, Condvar, Mutex};
+use farbank_pm::sync::{Arc, Condvar, Mutex, unpoisoned};
 
 /// A function that is called when room was made, or when there is none to gain.
 pub(crate) type WakeFn = Arc<dyn Fn() + Send + Sync>;
@@ -80,17 +80,17 @@ impl CleanerRequests {
 
     /// Waits for [`CleanerRequests::wake_cleaner`], for `most` at most.
     pub(crate) fn wait_for_wakeup(&self, most: Duration) {
-        let wakeup = self.wakeup_lock.lock().expect("no holder panics");
+        let wakeup = unpoisoned(self.wakeup_lock.lock());
         if !self.rung.swap(false, Relaxed) {
             let woken = self.wakeup.wait_timeout(wakeup, most);
-            drop(woken.expect("no holder panics"));
+            drop(unpoisoned(woken));
             self.rung.store(false, Relaxed);
         }
     }
 
     /// Requests that `segments` be free and that `bytes` of values fit.
     pub(crate) fn request(&self, segments: u32, bytes: usize) -> CleanRequest {
-        let mut runs = self.runs.lock().expect("no holder panics");
+        let mut runs = unpoisoned(self.runs.lock());
         runs.demand.segments = runs.demand.segments.max(segments);
         runs.demand.bytes = runs.demand.bytes.max(bytes);
         let request = CleanRequest(runs.begun + 1);
@@ -117,14 +117,14 @@ impl CleanerRequests {
 
     /// Waits until segments were freed or a run ended, for `most` at most.
     pub(crate) fn wait(&self, most: Duration) {
-        let runs = self.runs.lock().expect("no holder panics");
+        let runs = unpoisoned(self.runs.lock());
         let woken = self.freed.wait_timeout(runs, most);
-        drop(woken.expect("no holder panics"));
+        drop(unpoisoned(woken));
     }
 
     /// Begins a run. Returns its number and the demand that it must serve.
     pub(crate) fn begin_run(&self) -> (u64, RoomDemand) {
-        let mut runs = self.runs.lock().expect("no holder panics");
+        let mut runs = unpoisoned(self.runs.lock());
         runs.begun += 1;
         (runs.begun, std::mem::take(&mut runs.demand))
     }
@@ -142,10 +142,10 @@ impl CleanerRequests {
 
     /// Wakes the sessions that wait for room.
     pub(crate) fn wake_waiters(&self) {
-        drop(self.runs.lock().expect("no holder panics"));
+        drop(unpoisoned(self.runs.lock()));
         self.freed.notify_all();
         if self.awaited.swap(false, Relaxed) {
-            for wake in self.wakes.lock().expect("no holder panics").iter() {
+            for wake in unpoisoned(self.wakes.lock()).iter() {
                 wake();
             }
         }
@@ -158,6 +158,6 @@ impl CleanerRequests {
 
     /// Registers a waker, called when room was made, or when there is none to gain.
     pub(crate) fn on_room(&self, wake: WakeFn) {
-        self.wakes.lock().expect("no holder panics").push(wake);
+        unpoisoned(self.wakes.lock()).push(wake);
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::sync::{Arc, Mutex, unpoisoned};
 
 /// Pause before another attempt after growth has failed: a full disk stays full for a while, and each attempt asks
 /// the file system for space.
@@ -22,25 +22,25 @@ struct GrowthFailure {
 impl GrowthState {
     /// Returns whether an attempt is worthwhile.
     pub(crate) fn may_succeed(&self) -> bool {
-        let last = self.0.lock().expect("no holder panics");
+        let last = unpoisoned(self.0.lock());
         last.as_ref()
             .is_none_or(|failure| failure.when.elapsed() >= PAUSE)
     }
 
     pub(crate) fn failed(&self, error: &io::Error) {
-        *self.0.lock().expect("no holder panics") = Some(GrowthFailure {
+        *unpoisoned(self.0.lock()) = Some(GrowthFailure {
             why: error.to_string().into(),
             when: Instant::now(),
         });
     }
 
     pub(crate) fn succeeded(&self) {
-        *self.0.lock().expect("no holder panics") = None;
+        *unpoisoned(self.0.lock()) = None;
     }
 
     /// Returns the reason why the last growth failed.
     pub(crate) fn error(&self) -> Option<Arc<str>> {
-        let last = self.0.lock().expect("no holder panics");
+        let last = unpoisoned(self.0.lock());
         last.as_ref().map(|failure| Arc::clone(&failure.why))
     }
 }

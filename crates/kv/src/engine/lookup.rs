@@ -15,16 +15,8 @@ use farbank_pm::{Medium, Off};
 
 use crate::engine::Engine;
 use crate::index::{BucketRef, Candidate};
-use crate::segments::records::{FETCHED_HEAD, FoundRecord};
+use crate::segments::records::{EntryLocation, FETCHED_HEAD, FoundRecord};
 use farbank_store::Key;
-
-/// The index entries of a key.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct EntryLocation {
-    pub found: Option<FoundRecord>,
-    /// Offsets of entries whose tag matches the key, but whose records belong to other keys.
-    pub tag_collisions: Vec<Off>,
-}
 
 impl<M: Medium> Engine<M> {
     /// Looks `key` up in the index. A valid record of the key wins over damaged ones.

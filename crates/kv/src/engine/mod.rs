@@ -16,7 +16,7 @@ use farbank_pm::situation;
 use farbank_pm::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use farbank_pm::sync::{Arc, Mutex, MutexGuard};
+use farbank_pm::sync::{Arc, Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Caps, Medium, Off, Poisoned, Ticket};
 use farbank_store::clock::ClockShift;
 use farbank_store::{Error, OpenReport};
@@ -81,7 +81,7 @@ impl Cleaning {
 
     /// Locks the cleaner.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Cleaner> {
-        self.cleaner.lock().expect("no holder panics")
+        unpoisoned(self.cleaner.lock())
     }
 
     /// Locks the cleaner if no other thread holds it.
@@ -91,7 +91,7 @@ impl Cleaning {
 
     /// Locks the map writer.
     pub(crate) fn maps(&self) -> MutexGuard<'_, MapWriter> {
-        self.maps.lock().expect("no holder panics")
+        unpoisoned(self.maps.lock())
     }
 
     /// Locks the map writer if no other thread holds it.

@@ -1,7 +1,7 @@
 //! The engine's words in the superblock, and what depends on them: the clock of expiries and the floor of FLUSHALL.
 
 use farbank_pm::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
-use farbank_pm::sync::{Mutex, MutexGuard};
+use farbank_pm::sync::{Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Drain, Medium, PersistCtx, Poisoned};
 use farbank_store::clock::StoreClock;
 
@@ -41,7 +41,7 @@ impl Superblock {
 
     /// Locks the superblock for a change.
     pub(crate) fn lock(&self) -> MutexGuard<'_, SuperblockWriter> {
-        self.writer.lock().expect("no holder panics")
+        unpoisoned(self.writer.lock())
     }
 
     /// Changes the engine's words in the superblock. Durable on `Ok`.

@@ -2,6 +2,7 @@
 
 use farbank_pm::Off;
 use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::unpoisoned;
 
 use super::{
     HashIndex, IndexGroup, LINES_PER_EXPECTED_GROUP, LINES_PER_GROUP, OFFSET_BITS, SLOTS, entry,
@@ -87,7 +88,7 @@ impl BulkBuild {
         rows.first += lines;
         let more = (lines - old.lines) as u64;
         self.index.lines.fetch_add(more, Ordering::Relaxed);
-        let mut space = self.index.space.lock().expect("no holder panics");
+        let mut space = unpoisoned(self.index.space.lock());
         space.give(old.first, old.lines);
         IndexGroup {
             first,
@@ -98,7 +99,7 @@ impl BulkBuild {
 
     /// Frees the rows that a thread did not fill.
     pub(crate) fn done(&self, rows: &FreshRows) {
-        let mut space = self.index.space.lock().expect("no holder panics");
+        let mut space = unpoisoned(self.index.space.lock());
         space.give(rows.first, rows.end - rows.first);
     }
 

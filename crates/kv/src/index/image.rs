@@ -1,6 +1,7 @@
 //! Serialisation of the index, for the snapshot written by a clean close.
 
 use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{LINE, Off};
 
 use super::{GONE, HOME_BITS, HashIndex, IndexGroup, OFFSET_BITS, at_of};
@@ -80,7 +81,7 @@ impl HashIndex {
             index.directory.get(number).store(word, Ordering::Release);
             first += lines;
         }
-        index.space.lock().expect("no holder panics").used = lines;
+        unpoisoned(index.space.lock()).used = lines;
         index.lines.store(lines as u64, Ordering::Relaxed);
         index.groups.store(groups as u64, Ordering::Release);
         Some(index)

@@ -42,8 +42,8 @@ use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::EpochTable;
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::simd::{ones, upper_halves_equal};
-use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_pm::sync::{Mutex, unpoisoned};
 use farbank_pm::{LINE, Off};
 use smallvec::SmallVec;
 
@@ -248,7 +248,7 @@ impl HashIndex {
 
     /// Returns the bytes of DRAM in use: lines, including free ones, and the directory.
     pub(crate) fn bytes(&self) -> u64 {
-        let used = self.space.lock().expect("no holder panics").used;
+        let used = unpoisoned(self.space.lock()).used;
         used as u64 * LINE as u64 + self.groups.load(Ordering::Relaxed) * 8
     }
 
@@ -667,7 +667,7 @@ impl HashIndex {
 
     /// Allocates a run of `lines` rows, or of one more. Returns its first row and its length.
     fn take(&self, lines: usize, epochs: &EpochTable) -> (usize, usize) {
-        let mut space = self.space.lock().expect("no holder panics");
+        let mut space = unpoisoned(self.space.lock());
         let mut reused = space.reuse(lines);
         if reused.is_none() && space.retired.len() > RETIRED_MAX {
             let oldest = epochs.oldest_pinned();
@@ -707,7 +707,7 @@ impl HashIndex {
 
     /// Allocates rows that were never used, and so are zero. Returns the first.
     fn take_fresh(&self, lines: usize) -> usize {
-        let mut space = self.space.lock().expect("no holder panics");
+        let mut space = unpoisoned(self.space.lock());
         let first = space.used;
         space.used += lines;
         self.rows.reserve(space.used);
@@ -719,7 +719,7 @@ impl HashIndex {
         if group.lines > 0 {
             self.lines.fetch_sub(group.lines as u64, Ordering::Relaxed);
             let epoch = epochs.retire();
-            let mut space = self.space.lock().expect("no holder panics");
+            let mut space = unpoisoned(self.space.lock());
             space.retired.push_back((epoch, group.first, group.lines));
         }
     }

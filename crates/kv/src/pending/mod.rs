@@ -1,15 +1,17 @@
-//! The pending writes of all sessions, in stripes, and the publication of groups.
+//! The pending writes of all sessions, in stripes, and the publication of groups. `planned`: what publication needs to
+//! know about a write.
 //!
 //! Readers of several keys compare the *group version* before and after: it is odd while a group is being published,
 //! and it grows with each publication. A reader whose read overlaps a publication reads again (KV-GROUP-2).
 
+pub(crate) mod planned;
 pub(crate) mod stripe;
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::sync::atomic::{
     AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, fence,
 };
-use farbank_pm::sync::{Mutex, MutexGuard, thread};
+use farbank_pm::sync::{Mutex, MutexGuard, thread, unpoisoned};
 
 use crate::pending::stripe::{LockedStripe, Stripe};
 
@@ -80,13 +82,13 @@ impl PendingWrites {
     /// Returns whether any session has staged writes that are not drained.
     #[cfg(feature = "check")]
     pub(crate) fn is_staged(&self) -> bool {
-        let staged = |stripe: &Stripe| stripe.lock().all().any(|p| p.ticket.is_none());
+        let staged = |stripe: &Stripe| stripe.lock().all().any(|p| p.drained.is_none());
         self.stripes().any(staged)
     }
 
     /// Excludes publications of groups while the returned guard exists.
     pub(crate) fn lock_groups(&self) -> MutexGuard<'_, ()> {
-        self.group_lock.lock().expect("no holder panics")
+        unpoisoned(self.group_lock.lock())
     }
 
     /// Begins a publication: overlapping readers read again. It ends when the returned scope is dropped.

@@ -20,8 +20,10 @@
 use std::time::{Duration, Instant};
 
 use farbank_pm::sync::atomic::{AtomicU32, Ordering};
-use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard};
+use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Off, Ticket};
+
+use crate::pending::planned::DrainedWrite;
 
 /// A key: its database and its bytes.
 pub(crate) type KeyRef = (u8, Vec<u8>);
@@ -35,12 +37,10 @@ pub(crate) struct PendingWrite {
     pub session: u32,
     /// The thread that staged it; 0: not known.
     pub thread: u32,
-    /// Ticket of the drain; `None` until its session has drained it.
-    pub ticket: Option<Ticket>,
+    /// Its ticket and its batch; `None` until its session has drained it.
+    pub drained: Option<DrainedWrite>,
     /// Reclaim stamp of a tombstone, read under the stripe's lock; [`PendingWrite::NO_RECLAIM_STAMP`] for a value.
     pub reclaim_stamp: u64,
-    /// Offset of the first member of its group, with which it becomes visible; null: it becomes visible alone.
-    pub publish_with: Off,
     /// All keys of the group that it is a member of; `None`: it is not a member.
     pub group: Option<Arc<Vec<KeyRef>>>,
     /// Whether another session has published it before its own.
@@ -50,6 +50,12 @@ pub(crate) struct PendingWrite {
 impl PendingWrite {
     /// Reclaim stamp of a write that waits for no segment.
     pub(crate) const NO_RECLAIM_STAMP: u64 = u64::MAX;
+
+    /// Returns the ticket of the drain. `None` until its session has drained it.
+    #[inline]
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        self.drained.as_ref().map(|drained| drained.ticket)
+    }
 }
 
 /// A key that a staged group has read and does not write (KV-PEND-6).
@@ -76,7 +82,7 @@ impl StripeState {
     /// a group that has read it.
     fn staged_by_other(&self, hash: u64, session: u32) -> Option<u32> {
         let is_foreign =
-            |p: &&PendingWrite| p.hash == hash && p.ticket.is_none() && p.session != session;
+            |p: &&PendingWrite| p.hash == hash && p.drained.is_none() && p.session != session;
         let write = self.pending.iter().find(is_foreign).map(|p| p.thread);
         write.or_else(|| self.guarded_by_other(hash, session))
     }
@@ -110,7 +116,7 @@ pub(crate) struct LockedStripe<'a> {
 impl Stripe {
     pub(crate) fn lock(&self) -> LockedStripe<'_> {
         LockedStripe {
-            guard: self.inner.lock().expect("no holder panics"),
+            guard: unpoisoned(self.inner.lock()),
             stripe: self,
         }
     }
@@ -127,7 +133,7 @@ impl Stripe {
     /// if that takes longer than `limit`.
     pub(crate) fn wait_for_others(&self, hash: u64, session: u32, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
-        let mut inner = self.inner.lock().expect("no holder panics");
+        let mut inner = unpoisoned(self.inner.lock());
         while inner.staged_by_other(hash, session).is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -135,7 +141,7 @@ impl Stripe {
             }
             inner.waiting += 1;
             let woken = self.changed.wait_timeout(inner, left);
-            inner = woken.expect("no holder panics").0;
+            inner = unpoisoned(woken).0;
             inner.waiting -= 1;
         }
         true
@@ -219,10 +225,10 @@ impl LockedStripe<'_> {
         }
     }
 
-    /// Sets the ticket of the pending write `seq`, which has been drained.
-    pub(crate) fn drained(&mut self, seq: u64, ticket: Ticket) {
+    /// Sets the ticket and the batch of the pending write `seq`, which has been drained.
+    pub(crate) fn mark_drained(&mut self, seq: u64, drained: DrainedWrite) {
         if let Some(pending) = self.listed(seq) {
-            pending.ticket = Some(ticket);
+            pending.drained = Some(drained);
             self.wake();
         }
     }

@@ -42,7 +42,7 @@ use farbank_pm::fault;
 use farbank_pm::pool::Pool;
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::sync::{Arc, Mutex, thread};
+use farbank_pm::sync::{Arc, Mutex, thread, unpoisoned};
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned, WORD};
 
 use crate::config::Config;
@@ -276,14 +276,14 @@ fn newest_of<M: Medium>(
     let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
     in_parallel(threads, &|| {
         while let Some(part) = parts.get(next.fetch_add(1, Relaxed)) {
-            let mut part = part.lock().expect("no holder panics");
+            let mut part = unpoisoned(part.lock());
             let mut all = part.pop().unwrap_or_default();
             part.drain(..).for_each(|more| all.extend(more));
             keep_newest(engine, &mut all);
             part.push(all);
         }
     });
-    let only = |part: Mutex<PartitionedItems>| part.into_inner().expect("no holder panics").pop();
+    let only = |part: Mutex<PartitionedItems>| unpoisoned(part.into_inner()).pop();
     parts.into_iter().filter_map(only).collect()
 }
 

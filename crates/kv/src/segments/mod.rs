@@ -26,7 +26,7 @@ use farbank_pm::pool::Pool;
 use farbank_pm::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use farbank_pm::sync::{Mutex, MutexGuard};
+use farbank_pm::sync::{Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Caps, Medium, Off, PersistCtx, Poisoned, Ticket};
 
 use crate::format::geometry::Geometry;
@@ -316,7 +316,7 @@ impl<M: Medium> Segments<M> {
     /// Takes a free segment if more than `keep` would remain. Returns it, opened, and the number that remain free.
     pub(crate) fn take(&self, keep: u32) -> Option<(u32, u32)> {
         let (segment, left) = {
-            let mut list = self.free.list.lock().expect("no holder panics");
+            let mut list = unpoisoned(self.free.list.lock());
             if list.len() as u32 <= keep {
                 return None;
             }
@@ -343,7 +343,7 @@ impl<M: Medium> Segments<M> {
     /// Returns an initialised segment to the free list.
     pub(crate) fn give(&self, segment: u32) {
         self.info(segment).set_state(SegmentState::Free);
-        let mut list = self.free.list.lock().expect("no holder panics");
+        let mut list = unpoisoned(self.free.list.lock());
         list.push_back(segment);
         let count = list.len() as u32;
         self.free.count.store(count, Release);
@@ -353,7 +353,7 @@ impl<M: Medium> Segments<M> {
     /// Locks the list of retired segments. A thread that frees an extent checks its generation and retires it under
     /// this lock (KV-LARGE-4).
     pub(crate) fn retired(&self) -> MutexGuard<'_, RetiredList> {
-        self.retired.lock().expect("no holder panics")
+        unpoisoned(self.retired.lock())
     }
 
     /// Takes the retired segments of epochs before `oldest`: no reader can be in them any more.

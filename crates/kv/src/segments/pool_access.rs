@@ -6,8 +6,8 @@
 use farbank_pm::fault;
 use farbank_pm::pool::Pool;
 use farbank_pm::process_stamp::ProcessStamp;
-use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use farbank_pm::sync::{Mutex, unpoisoned};
 use farbank_pm::{Caps, Drain, Medium, Poisoned, Ticket};
 
 /// An open pool and its state.
@@ -72,10 +72,7 @@ impl<M: Medium> PoolAccess<M> {
 
     /// Poisons the pool: nothing is acknowledged any more.
     pub(crate) fn poison(&self, why: &Poisoned) {
-        self.poisoned
-            .lock()
-            .expect("no holder panics")
-            .get_or_insert_with(|| why.clone());
+        unpoisoned(self.poisoned.lock()).get_or_insert_with(|| why.clone());
         self.is_poisoned.store(true, Release);
     }
 
@@ -84,7 +81,7 @@ impl<M: Medium> PoolAccess<M> {
         if !self.is_poisoned.load(Acquire) {
             return self.process.check();
         }
-        match &*self.poisoned.lock().expect("no holder panics") {
+        match &*unpoisoned(self.poisoned.lock()) {
             Some(poisoned) => Err(poisoned.clone()),
             None => Ok(()),
         }

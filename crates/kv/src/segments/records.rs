@@ -25,6 +25,14 @@ pub(crate) struct FoundRecord {
     pub len: u32,
 }
 
+/// The index entries of a key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EntryLocation {
+    pub found: Option<FoundRecord>,
+    /// Offsets of entries whose tag matches the key, but whose records belong to other keys.
+    pub tag_collisions: Vec<Off>,
+}
+
 /// Returns whether key and value (or table) match the body checksum in `header`.
 pub(crate) fn body_matches(header: &RecordHeader, key: &[u8], rest: &[u8]) -> bool {
     body_crc(key, rest) == header.body_crc

@@ -39,14 +39,15 @@ use farbank_pm::epoch::EpochSlot;
 use farbank_pm::fault;
 use farbank_pm::process_stamp::this_thread;
 use farbank_pm::situation;
-use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::sync::{Arc, unpoisoned};
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned, Ticket};
 
 use crate::engine::Engine;
-use crate::engine::lookup::EntryLocation;
 use crate::format::record::{RawHeader, RecordHeader, RecordType, body_crc};
-use crate::pending::stripe::{LockedStripe, PendingWrite};
+use crate::pending::planned::{PlannedBatch, PlannedRecord, PlannedWrite};
+use crate::pending::stripe::{KeyRef, LockedStripe, PendingWrite};
+use crate::segments::records::EntryLocation;
 use crate::session::publish::list_drained;
 use crate::session::read::{PrefetchState, PrefetchedValue};
 use crate::session::room::RoomRequest;
@@ -59,25 +60,6 @@ use farbank_store::{
 
 /// Number of reads after which the pin is renewed, so that a long batch does not delay reclamation.
 const READS_PER_PIN: u32 = 256;
-
-/// A staged write that is not published yet.
-#[derive(Debug)]
-pub(crate) struct StagedWrite {
-    pub hash: u64,
-    pub seq: u64,
-    pub at: Off,
-    pub len: u32,
-    pub db: u8,
-    pub what: RecordType,
-    pub large: bool,
-    pub expires_ms: u64,
-    /// Index entry that the write replaces, as located when it was staged.
-    pub located: EntryLocation,
-    /// Whether a later write of the same batch supersedes it. It is then never published.
-    pub superseded: bool,
-    /// Whether it belongs to a group. Adjacent grouped writes are published together.
-    pub grouped: bool,
-}
 
 /// State of a key's newest write, as seen by a session.
 #[derive(Clone, Debug)]
@@ -113,7 +95,7 @@ struct ReadPin {
 /// The writes that a session has staged and not drained.
 #[derive(Default)]
 struct StagedBatch {
-    writes: Vec<StagedWrite>,
+    planned: PlannedBatch,
     /// Hashes of the keys that this session guards until the batch is drained (KV-PEND-6).
     guarded: Vec<u64>,
     /// Extent tables of staged writes.
@@ -127,7 +109,7 @@ struct StagedBatch {
 /// The tickets on which a session depends.
 struct SessionTickets {
     /// Drained batches that are not published yet.
-    unsynced: VecDeque<(Ticket, Vec<StagedWrite>)>,
+    unsynced: VecDeque<(Ticket, Arc<PlannedBatch>)>,
     /// Newest ticket of a drained write, of any session, on which an operation of this session depended.
     relied_on: Ticket,
 }
@@ -184,6 +166,15 @@ pub(crate) struct KvSession<M: Medium> {
     accounts: SessionAccounts,
     room: SessionRoom,
     buffers: ReadBuffers,
+}
+
+/// A write that has its sequence number and its offset, and is listed as pending (KV-PEND-2).
+#[derive(Clone, Copy)]
+struct NumberedWrite {
+    hash: u64,
+    seq: u64,
+    at: Off,
+    reclaim_stamp: u64,
 }
 
 /// A record to be written.
@@ -252,7 +243,7 @@ impl<M: Medium> KvSession<M> {
     /// Returns whether any write of this session is not published yet.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
-        !self.batch.writes.is_empty() || !self.tickets.unsynced.is_empty()
+        !self.batch.planned.is_empty() || !self.tickets.unsynced.is_empty()
     }
 
     /// Checks that a write is within the limits of keys and values.
@@ -291,7 +282,7 @@ impl<M: Medium> KvSession<M> {
         let class = self.engine.lifetime(located.found.map(|found| found.at));
         let mut header = header_of(draft);
         let mut large = self.place_large(&mut header, draft)?;
-        let pending = loop {
+        let numbered = loop {
             // While this session waited, the class's segment may have filled up: check the room again.
             let len = self.engine.segments.record_len(&header);
             self.room_for(class, len, draft.value.is_none())?;
@@ -321,7 +312,7 @@ impl<M: Medium> KvSession<M> {
                     continue;
                 }
                 NewestValue::Staged(old) => {
-                    supersede(&mut self.batch.writes, &mut locked, &old, &mut located)
+                    supersede(&mut self.batch.planned, &mut locked, &old, &mut located)
                 }
                 NewestValue::Drained(_) | NewestValue::Published => {}
             }
@@ -329,43 +320,58 @@ impl<M: Medium> KvSession<M> {
                 drop(locked);
                 locked = self.engine.stripe(hash).lock();
             }
-            let pending = PendingWrite {
-                hash,
-                seq: locked.next_seq(),
-                at: self.log.next(class),
-                session: self.id,
-                thread: this_thread(),
-                ticket: None,
-                reclaim_stamp: self.engine.reclaim_stamp_of(header.what),
-                publish_with: Off::NULL,
-                group: None,
-                is_published: false,
-            };
-            locked.list(pending.clone());
-            break pending;
+            break self.number(&mut locked, hash, self.log.next(class), header.what, None);
         };
-        header.seq = pending.seq;
-        self.stage(class, &pending, header, draft, &large, located);
-        Ok(Some(pending.seq))
+        self.stage(class, &numbered, header, draft, &large, located);
+        Ok(Some(numbered.seq))
     }
 
-    /// Stages the record of a write whose sequence number and offset are known.
+    /// Numbers a write whose record will be at `at`, and lists it as pending. `group`: all keys of its group.
+    fn number(
+        &self,
+        locked: &mut LockedStripe<'_>,
+        hash: u64,
+        at: Off,
+        what: RecordType,
+        group: Option<Arc<Vec<KeyRef>>>,
+    ) -> NumberedWrite {
+        let (seq, reclaim_stamp) = (locked.next_seq(), self.engine.reclaim_stamp_of(what));
+        locked.list(PendingWrite {
+            hash,
+            seq,
+            at,
+            session: self.id,
+            thread: this_thread(),
+            drained: None,
+            reclaim_stamp,
+            group,
+            is_published: false,
+        });
+        NumberedWrite {
+            hash,
+            seq,
+            at,
+            reclaim_stamp,
+        }
+    }
+
+    /// Stages the record of a numbered write.
     fn stage(
         &mut self,
         class: usize,
-        pending: &PendingWrite,
-        mut header: RecordHeader,
+        numbered: &NumberedWrite,
+        header: RecordHeader,
         draft: &NewRecord<'_>,
         table: &[u8],
         located: EntryLocation,
     ) {
-        let fence = pending.reclaim_stamp.to_le_bytes();
+        let fence = numbered.reclaim_stamp.to_le_bytes();
         let rest = match &draft.value {
             None => &fence[..],
             Some(_) if header.large => table,
             Some(value) => value.bytes,
         };
-        header.body_crc = body_crc(draft.key.bytes, rest);
+        let header = self.plan(numbered, header, draft.key, rest, located);
         if header.large {
             self.batch.tables.push(table.to_vec());
         }
@@ -375,28 +381,35 @@ impl<M: Medium> KvSession<M> {
             &header,
             &[draft.key.bytes, rest],
         );
-        let len = self.engine.segments.record_len(&header) as u32;
-        self.count_staged(header.what, len);
-        self.batch.writes.push(StagedWrite {
-            hash: pending.hash,
-            seq: pending.seq,
-            at: pending.at,
-            len,
-            db: header.db,
-            what: header.what,
-            large: header.large,
-            expires_ms: header.expires_ms,
-            located,
-            superseded: false,
-            grouped: false,
-        });
+    }
+
+    /// Adds a numbered write to the batch. Returns its header, with sequence number and checksum of the body: `key` and
+    /// `rest`.
+    fn plan(
+        &mut self,
+        numbered: &NumberedWrite,
+        header: RecordHeader,
+        key: Key<'_>,
+        rest: &[u8],
+        located: EntryLocation,
+    ) -> RecordHeader {
+        let header = RecordHeader {
+            seq: numbered.seq,
+            body_crc: body_crc(key.bytes, rest),
+            ..header
+        };
+        let len = self.engine.segments.record_len(&header);
+        let record = PlannedRecord::new(numbered.hash, numbered.at, len, &header);
+        self.count_staged(record.what, record.len);
+        self.batch.planned.add(record, key.bytes, located);
+        header
     }
 
     /// Ends the batch: copies it to the medium and drains it.
     pub(crate) fn commit_batch(&mut self) -> Result<Ticket, Poisoned> {
         self.engine.access().check_process()?;
         let unpublished = self.tickets.unsynced.front().map(|(first, _)| *first);
-        if self.batch.writes.is_empty() {
+        if self.batch.planned.is_empty() {
             self.log.rotate(&self.engine.segments);
             self.log
                 .copy_in(&self.engine.segments, &mut self.ctx, unpublished);
@@ -420,15 +433,17 @@ impl<M: Medium> KvSession<M> {
         self.log.rotate(&self.engine.segments);
         self.accounts.written += bytes;
         self.accounts.unpaid += bytes;
-        let mut writes = std::mem::take(&mut self.batch.writes);
+        let mut planned = std::mem::take(&mut self.batch.planned);
         if self.engine.poll(ticket)? || fault!("kv.published_before_durable") {
-            self.publish_all(&mut writes)?;
-            self.batch.writes = writes;
+            self.publish_all(&planned);
+            planned.clear();
+            self.batch.planned = planned;
             self.park();
         } else {
             situation!("kv.ticket_turns_later");
-            list_drained(&self.engine, &writes, ticket);
-            self.tickets.unsynced.push_back((ticket, writes));
+            let planned = Arc::new(planned);
+            list_drained(&self.engine, &planned, ticket);
+            self.tickets.unsynced.push_back((ticket, planned));
         }
         self.remove_guards();
         self.flush_counters();
@@ -457,7 +472,7 @@ impl<M: Medium> KvSession<M> {
             engine.segments.count_appended(written);
             engine.counters.user_bytes.fetch_add(written, Relaxed);
         }
-        *self.shared.counters.lock().expect("no holder panics") = self.ctx.counters;
+        *unpoisoned(self.shared.counters.lock()) = self.ctx.counters;
     }
 }
 
@@ -469,22 +484,17 @@ pub(crate) fn check_database(db: u8) -> Result<(), Error> {
     }
 }
 
-/// Marks `old`, one of `writes`, as superseded by a later write of the same batch, before any other session saw it.
+/// Marks `old`, a write of `batch`, as superseded by a later write of the same batch, before any other session saw it.
 pub(crate) fn supersede(
-    writes: &mut [StagedWrite],
+    batch: &mut PlannedBatch,
     locked: &mut LockedStripe<'_>,
     old: &PendingWrite,
     located: &mut EntryLocation,
 ) {
     situation!("kv.replaced_in_batch");
     locked.unlist(old.seq);
-    if let Some(write) = writes
-        .iter_mut()
-        .rev()
-        .find(|w| w.seq == old.seq && w.hash == old.hash)
-    {
-        write.superseded = true;
-        *located = std::mem::take(&mut write.located);
+    if let Some(replaced) = batch.supersede(old.hash, old.seq) {
+        *located = replaced;
     }
 }
 
@@ -659,15 +669,14 @@ impl<M: Medium> KvSession<M> {
 impl<M: Medium> KvSession<M> {
     /// Abandons the staged writes (KV-COMMIT-4).
     fn abandon(&mut self) {
-        if self.batch.writes.is_empty() {
+        if self.batch.planned.is_empty() {
             return;
         }
         situation!("kv.abandoned");
-        for write in std::mem::take(&mut self.batch.writes) {
-            if !write.superseded {
-                self.engine.stripe(write.hash).lock().unlist(write.seq);
-            }
+        for PlannedWrite { record, .. } in self.batch.planned.listed() {
+            self.engine.stripe(record.hash).lock().unlist(record.seq);
         }
+        self.batch.planned.clear();
         self.remove_guards();
         self.log.discard();
         // The extents need not be durable, and no store to them is in flight: the stripe locks taken since have

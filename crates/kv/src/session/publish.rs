@@ -5,20 +5,21 @@
 //! group are published within [`PendingWrites::publish_group`](crate::pending::PendingWrites::publish_group), which
 //! makes overlapping readers retry (KV-GROUP-2). Where tickets become durable later than they are issued, a session may
 //! supersede a member of another session's group that is durable and not published yet. It first publishes that group
-//! (KV-GROUP-4).
+//! (KV-GROUP-4), from the batch that the group's pending writes share (KV-PLAN-1).
 
 use farbank_pm::fault;
 use farbank_pm::medium::Drain;
 use farbank_pm::situation;
+use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::{Medium, Off, Poisoned, Ticket};
+use farbank_pm::{Medium, Poisoned, Ticket};
 
 use crate::engine::Engine;
-use crate::engine::lookup::EntryLocation;
 use crate::format::record::RecordType;
+use crate::pending::planned::{DrainedWrite, PlannedBatch, PlannedRecord, PlannedWrite};
 use crate::pending::stripe::{LockedStripe, PendingWrite};
-use crate::segments::records::FoundRecord;
-use crate::session::{KvSession, StagedWrite};
+use crate::segments::records::{EntryLocation, FoundRecord};
+use crate::session::KvSession;
 use farbank_store::Key;
 
 impl<M: Medium> KvSession<M> {
@@ -29,8 +30,8 @@ impl<M: Medium> KvSession<M> {
             if !self.engine.poll(*first)? {
                 break;
             }
-            let (_, mut writes) = self.tickets.unsynced.pop_front().expect("there is a first");
-            self.publish_all(&mut writes)?;
+            let (_, batch) = self.tickets.unsynced.pop_front().expect("there is a first");
+            self.publish_all(&batch);
         }
         self.park();
         self.flush_counters();
@@ -53,25 +54,29 @@ impl<M: Medium> KvSession<M> {
         self.publish_durable(ticket).map(|_| ())
     }
 
-    /// Publishes durable writes in order, each group as a whole.
-    pub(crate) fn publish_all(&mut self, writes: &mut Vec<StagedWrite>) -> Result<(), Poisoned> {
+    /// Publishes a durable batch of this session in order, each group as a whole.
+    pub(crate) fn publish_all(&mut self, batch: &PlannedBatch) {
         self.pin();
-        for (run, at_once) in runs(writes) {
+        for (run, at_once) in batch.runs() {
             self.publish_superseded_groups(run);
-            self.publish_run(run, at_once, true);
+            self.publish_run(batch, run, at_once, true);
         }
-        self.count_published(writes);
-        writes.clear();
-        Ok(())
+        self.count_published(batch);
     }
 
-    /// Publishes durable writes. `own`: whether they are this session's.
-    fn publish_run(&self, run: &[StagedWrite], at_once: bool, own: bool) {
+    /// Publishes durable writes of `batch`. `own`: whether they are this session's.
+    fn publish_run<'a>(
+        &self,
+        batch: &PlannedBatch,
+        run: impl IntoIterator<Item = &'a PlannedWrite>,
+        at_once: bool,
+        own: bool,
+    ) {
         let (mut live, mut tombs) = (0, 0);
         let group = at_once && !fault!("kv.group_seen_half");
         let group = group.then(|| self.engine.pending.publish_group());
         for write in run {
-            let (more_live, more_tombs) = self.publish(write, own);
+            let (more_live, more_tombs) = self.publish(write, batch.key_of(write), own);
             live += more_live;
             tombs += more_tombs;
         }
@@ -82,118 +87,88 @@ impl<M: Medium> KvSession<M> {
 
     /// Publishes other sessions' groups that one of `writes` supersedes (KV-GROUP-4): members that were drained before
     /// `writes`. Such groups exist only where tickets become durable later than they are issued.
-    fn publish_superseded_groups(&self, writes: &[StagedWrite]) {
+    fn publish_superseded_groups<'a>(&self, writes: impl IntoIterator<Item = &'a PlannedWrite>) {
         if self.engine.caps().drain != Drain::Sync {
             return;
         }
-        for write in writes.iter().filter(|write| !write.superseded) {
-            let older = |p: &&PendingWrite| p.seq < write.seq && p.session != self.id;
-            let overtaken: Vec<Off> = {
-                let locked = self.engine.stripe(write.hash).lock();
-                let older = locked.of(write.hash).filter(older);
-                older
-                    .filter(|p| !p.is_published)
-                    .map(|p| p.publish_with)
-                    .collect()
+        for write in writes.into_iter().filter(|write| !write.superseded) {
+            let record = &write.record;
+            let is_overtaken =
+                |p: &&PendingWrite| p.seq < record.seq && p.session != self.id && !p.is_published;
+            let overtaken: Vec<DrainedWrite> = {
+                let locked = self.engine.stripe(record.hash).lock();
+                let overtaken = locked.of(record.hash).filter(is_overtaken);
+                overtaken.filter_map(|p| p.drained.clone()).collect()
             };
-            for with in overtaken.into_iter().filter(|with| !with.is_null()) {
-                self.publish_for_another(with);
+            for theirs in &overtaken {
+                if let Some(run) = theirs.run() {
+                    self.publish_for_another(theirs.batch(), run);
+                }
             }
         }
     }
 
-    /// Publishes another session's writes that must become visible together with the write at `with`. All of them are
-    /// durable.
-    fn publish_for_another(&self, with: Off) {
-        let stripes = self.engine.pending.stripes();
-        let theirs: Vec<PendingWrite> = stripes
-            .flat_map(|stripe| {
-                let locked = stripe.lock();
-                let theirs = locked
-                    .all()
-                    .filter(|p| p.publish_with == with && !p.is_published);
-                theirs.cloned().collect::<Vec<_>>()
-            })
-            .collect();
-        situation!("kv.group_published_for_another", !theirs.is_empty());
-        let mut writes: Vec<StagedWrite> = theirs.iter().filter_map(|p| self.write_of(p)).collect();
-        writes.sort_unstable_by_key(|write| write.at);
-        self.publish_superseded_groups(&writes);
-        self.publish_run(&writes, true, false);
-    }
-
-    /// Reconstructs another session's write from its record.
-    fn write_of(&self, pending: &PendingWrite) -> Option<StagedWrite> {
-        let mut body = Vec::new();
-        let header = self.read_record(pending.at, &mut body)?;
-        let key = Key {
-            db: header.db,
-            bytes: body.get(..header.key_len)?,
+    /// Publishes a run of another session's batch that is published as a whole and is durable.
+    fn publish_for_another(&self, batch: &PlannedBatch, run: &[PlannedWrite]) {
+        let is_due = |PlannedWrite { record, .. }: &&PlannedWrite| {
+            let mut locked = self.engine.stripe(record.hash).lock();
+            locked.listed(record.seq).is_some_and(|p| !p.is_published)
         };
-        Some(StagedWrite {
-            hash: pending.hash,
-            seq: pending.seq,
-            at: pending.at,
-            len: self.engine.segments.record_len(&header) as u32,
-            db: header.db,
-            what: header.what,
-            large: header.large,
-            expires_ms: header.expires_ms,
-            located: self.engine.locate(pending.hash, key),
-            superseded: false,
-            grouped: true,
-        })
+        let theirs: Vec<&PlannedWrite> = run.iter().filter(is_due).collect();
+        situation!("kv.group_published_for_another", !theirs.is_empty());
+        self.publish_superseded_groups(theirs.iter().copied());
+        self.publish_run(batch, theirs, true, false);
     }
 
-    /// Publishes one write. Returns the changes of live bytes and of tombstone bytes.
-    fn publish(&self, write: &StagedWrite, own: bool) -> (i64, i64) {
-        let engine = &*self.engine;
+    /// Publishes one write of `key`. Returns the changes of live bytes and of tombstone bytes.
+    fn publish(&self, write: &PlannedWrite, key: Key<'_>, own: bool) -> (i64, i64) {
+        let (engine, record) = (&*self.engine, &write.record);
         let swung = match write.superseded {
             true => PublishOutcome::Superseded,
-            false => self.publish_entry(write),
+            false => self.publish_entry(write, key),
         };
         match swung {
             PublishOutcome::AlreadyPublished => (0, 0),
             PublishOutcome::Superseded => {
                 // Another session's extents are left to that session: it may have published the write meanwhile.
-                if write.large && own {
-                    engine.free_extents_of(write.at);
+                if record.large && own {
+                    engine.free_extents_of(record.at);
                 }
                 (0, 0)
             }
             PublishOutcome::Now(old) => {
                 engine.free_replaced(old);
                 let old_len = old.map_or(0, |old| i64::from(old.len));
-                match write.what {
-                    RecordType::Put => (i64::from(write.len) - old_len, 0),
-                    _ => (-old_len, i64::from(write.len)),
+                match record.what {
+                    RecordType::Put => (i64::from(record.len) - old_len, 0),
+                    _ => (-old_len, i64::from(record.len)),
                 }
             }
         }
     }
 
-    /// Updates the index to `write` and unlists it. Another session's write stays listed, marked as published.
-    fn publish_entry(&self, write: &StagedWrite) -> PublishOutcome {
-        let engine = &*self.engine;
-        let stripe = engine.stripe(write.hash);
+    /// Updates the index to a write of `key` and unlists it. Another session's write stays listed, marked as published.
+    fn publish_entry(&self, write: &PlannedWrite, key: Key<'_>) -> PublishOutcome {
+        let (engine, record) = (&*self.engine, &write.record);
+        let stripe = engine.stripe(record.hash);
         let mut fresh: Option<EntryLocation> = None;
         loop {
             let located = fresh.as_ref().unwrap_or(&write.located);
             {
                 let mut locked = stripe.lock();
-                let listed = locked.listed(write.seq);
+                let listed = locked.listed(record.seq);
                 let (is_listed, seen) = (
                     listed.is_some(),
                     listed.as_ref().is_some_and(|p| p.is_published),
                 );
                 let own = listed.is_none_or(|p| p.session == self.id);
                 let is_due = is_listed || fault!("kv.older_published_later");
-                let is_dead = write.seq <= engine.superblock.flushed_seq();
+                let is_dead = record.seq <= engine.superblock.flushed_seq();
                 situation!("kv.overtaken", !seen && !is_dead && !is_due);
                 situation!("kv.flushed_before_published", is_dead);
                 if seen || is_dead || !is_due {
                     if own {
-                        locked.unlist(write.seq);
+                        locked.unlist(record.seq);
                     }
                     return if seen {
                         PublishOutcome::AlreadyPublished
@@ -201,34 +176,34 @@ impl<M: Medium> KvSession<M> {
                         PublishOutcome::Superseded
                     };
                 }
-                if self.update_index_locked(write, located) {
-                    self.unlist_older(&mut locked, write);
+                if self.update_index_locked(record, located) {
+                    unlist_older(&mut locked, record, key);
                     if own {
-                        locked.unlist(write.seq);
-                    } else if let Some(theirs) = locked.listed(write.seq) {
+                        locked.unlist(record.seq);
+                    } else if let Some(theirs) = locked.listed(record.seq) {
                         theirs.is_published = true;
                     }
                     return PublishOutcome::Now(located.found);
                 }
             }
             situation!("kv.relocated");
-            fresh = Some(self.relocate(write));
+            fresh = Some(engine.locate(record.hash, key));
         }
     }
 
-    /// Updates the index from the located entry to `write`, and the counts. Returns false, with no effect, if the
+    /// Updates the index from the located entry to `record`, and the counts. Returns false, with no effect, if the
     /// index has changed since the entry was located (KV-COMMIT-3). The caller holds the stripe's lock.
-    fn update_index_locked(&self, write: &StagedWrite, located: &EntryLocation) -> bool {
+    fn update_index_locked(&self, record: &PlannedRecord, located: &EntryLocation) -> bool {
         let engine = &*self.engine;
         let old = located.found;
-        engine.read_cache.take(write.hash); // KV-CACHE-2
-        let swung = match (old, write.what) {
-            (Some(old), RecordType::Put) => engine.index.replace(write.hash, old.at, write.at),
-            (Some(old), _) => engine.index.remove(write.hash, old.at),
+        engine.read_cache.take(record.hash); // KV-CACHE-2
+        let swung = match (old, record.what) {
+            (Some(old), RecordType::Put) => engine.index.replace(record.hash, old.at, record.at),
+            (Some(old), _) => engine.index.remove(record.hash, old.at),
             (None, what) => {
-                let fresh = engine.confirm(write.hash, located);
+                let fresh = engine.confirm(record.hash, located);
                 if fresh && what == RecordType::Put {
-                    engine.insert(write.hash, write.at);
+                    engine.insert(record.hash, record.at);
                 }
                 fresh
             }
@@ -236,30 +211,24 @@ impl<M: Medium> KvSession<M> {
         if !swung {
             return false;
         }
-        if write.what == RecordType::Put {
-            self.count_put(old, write.at, write.len, write.db, write.expires_ms);
+        if record.what == RecordType::Put {
+            self.count_put(old, record);
         } else {
-            engine.segments.mark_tombstone(write.at, write.len);
+            engine.segments.mark_tombstone(record.at, record.len);
             self.count_old(old);
-            self.count_keys(write.db, -i64::from(old.is_some()));
+            self.count_keys(record.db, -i64::from(old.is_some()));
         }
         true
     }
 
     /// Counts a value that the index now refers to instead of `old`. The caller holds the stripe's lock.
-    #[inline]
-    pub(crate) fn count_put(
-        &self,
-        old: Option<FoundRecord>,
-        at: Off,
-        len: u32,
-        db: u8,
-        expires_ms: u64,
-    ) {
+    #[inline(always)]
+    pub(crate) fn count_put(&self, old: Option<FoundRecord>, record: &PlannedRecord) {
         self.count_old(old);
-        self.engine.segments.mark_live(at, len);
-        self.engine.info_at(at).note_expiry(expires_ms);
-        self.count_keys(db, i64::from(old.is_none()));
+        self.engine.segments.mark_live(record.at, record.len);
+        let info = self.engine.info_at(record.at);
+        info.note_expiry(record.expires_ms);
+        self.count_keys(record.db, i64::from(old.is_none()));
     }
 
     fn count_old(&self, old: Option<FoundRecord>) {
@@ -278,43 +247,6 @@ impl<M: Medium> KvSession<M> {
         let keys = &self.shared.keys[db as usize];
         keys.store(keys.load(Relaxed) + more, Relaxed);
     }
-
-    /// Unlists drained writes of the same key that `write` supersedes before they were published.
-    fn unlist_older(&self, locked: &mut LockedStripe<'_>, write: &StagedWrite) {
-        let older: Vec<PendingWrite> = locked
-            .of(write.hash)
-            .filter(|p| p.seq < write.seq && p.ticket.is_some())
-            .cloned()
-            .collect();
-        if older.is_empty() {
-            return;
-        }
-        let mut body = Vec::new();
-        let Some(header) = self.read_record(write.at, &mut body) else {
-            return;
-        };
-        let key = Key {
-            db: header.db,
-            bytes: &body[..header.key_len],
-        };
-        situation!("kv.drained_twice", !older.is_empty());
-        for pending in older.iter().filter(|p| self.is_of(p, key)) {
-            locked.unlist(pending.seq);
-        }
-    }
-
-    /// Locates again the entry that a durable write replaces.
-    fn relocate(&self, write: &StagedWrite) -> EntryLocation {
-        let mut body = Vec::new();
-        let Some(header) = self.read_record(write.at, &mut body) else {
-            return EntryLocation::default();
-        };
-        let key = Key {
-            db: header.db,
-            bytes: &body[..header.key_len],
-        };
-        self.engine.locate(write.hash, key)
-    }
 }
 
 /// Outcome of publishing a write.
@@ -327,32 +259,31 @@ enum PublishOutcome {
     Superseded,
 }
 
-/// Splits a batch into runs for publication, each with whether it is published as a whole. Adjacent members of groups
-/// form such a run. A batch in which a write supersedes a group's member is a single one (KV-GROUP-4).
-fn runs(writes: &[StagedWrite]) -> impl Iterator<Item = (&[StagedWrite], bool)> {
-    let whole = writes.iter().any(|write| write.grouped && write.superseded);
-    let runs = writes.chunk_by(move |a, b| whole || a.grouped && b.grouped);
-    runs.map(move |run| (run, whole || run[0].grouped))
+/// Unlists drained writes of `key` that `record` supersedes before they were published.
+fn unlist_older(locked: &mut LockedStripe<'_>, record: &PlannedRecord, key: Key<'_>) {
+    let older = locked.of(record.hash).filter(|p| p.seq < record.seq);
+    let is_of_key = |p: &&PendingWrite| p.drained.as_ref().is_some_and(|d| d.key() == key);
+    let older: Vec<u64> = older.filter(is_of_key).map(|p| p.seq).collect();
+    situation!("kv.drained_twice", !older.is_empty());
+    for seq in older {
+        locked.unlist(seq);
+    }
 }
 
-/// Marks a batch's writes as drained under `ticket`. Before that, links each write of a run that is published as a
-/// whole to the run's first write: once one of them is drained, another session may supersede it. Overlapping readers
-/// retry (KV-GROUP-2).
-pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[StagedWrite], ticket: Ticket) {
-    let each = |writes: &[StagedWrite], note: &dyn Fn(&mut LockedStripe<'_>, u64)| {
-        for write in writes.iter().filter(|write| !write.superseded) {
-            note(&mut engine.stripe(write.hash).lock(), write.seq);
-        }
-    };
-    for (run, _) in runs(writes).filter(|(_, at_once)| *at_once) {
-        each(run, &|locked, seq| {
-            if let Some(pending) = locked.listed(seq) {
-                pending.publish_with = run[0].at;
-            }
-        });
-    }
-    // The ticket may become durable before all of them have it.
-    let group = runs(writes).any(|(_, at_once)| at_once);
+/// Gives a batch's pending writes their ticket and the batch. From then on, another session may supersede one of them,
+/// and it publishes the write's run with its own.
+pub(crate) fn list_drained<M: Medium>(
+    engine: &Engine<M>,
+    batch: &Arc<PlannedBatch>,
+    ticket: Ticket,
+) {
+    // The ticket may become durable before all of them have it. Overlapping readers retry (KV-GROUP-2).
+    let group = batch.runs().any(|(_, at_once)| at_once);
     let _group = group.then(|| engine.pending.publish_group());
-    each(writes, &|locked, seq| locked.drained(seq, ticket));
+    let numbered = batch.writes().iter().enumerate();
+    for (number, write) in numbered.filter(|(_, write)| !write.superseded) {
+        let mut locked = engine.stripe(write.record.hash).lock();
+        let drained = DrainedWrite::new(ticket, batch, number);
+        locked.mark_drained(write.record.seq, drained);
+    }
 }

@@ -69,7 +69,7 @@ impl<M: Medium> KvSession<M> {
     pub(crate) fn newest(&self, locked: &LockedStripe<'_>, hash: u64, key: Key<'_>) -> NewestValue {
         let mut newest: Option<PendingWrite> = None;
         for pending in locked.of(hash) {
-            if pending.ticket.is_none() && pending.session != self.id {
+            if pending.drained.is_none() && pending.session != self.id {
                 return NewestValue::OtherSession;
             }
             let newer = newest.as_ref().is_none_or(|n| n.seq < pending.seq);
@@ -79,7 +79,7 @@ impl<M: Medium> KvSession<M> {
         }
         match newest {
             None => NewestValue::Published,
-            Some(pending) if pending.ticket.is_none() => NewestValue::Staged(pending),
+            Some(pending) if pending.drained.is_none() => NewestValue::Staged(pending),
             Some(pending) => NewestValue::Drained(pending),
         }
     }
@@ -87,13 +87,13 @@ impl<M: Medium> KvSession<M> {
     /// Records that a reply depends on a write, of any session, that may not be durable yet.
     pub(crate) fn rely_on(&mut self, newest: &NewestValue) {
         if let NewestValue::Drained(PendingWrite {
-            ticket: Some(ticket),
+            drained: Some(drained),
             ..
         }) = newest
             && !fault!("kv.answer_relies_on_nothing")
         {
             situation!("kv.answer_relies");
-            self.tickets.relied_on = self.tickets.relied_on.max(*ticket);
+            self.tickets.relied_on = self.tickets.relied_on.max(drained.ticket);
         }
     }
 
@@ -301,7 +301,7 @@ impl<M: Medium> KvSession<M> {
         let locked = self.engine.stripe(hash).lock();
         let mut newest: Option<PendingWrite> = None;
         for pending in locked.of(hash) {
-            let readable = match pending.ticket {
+            let readable = match pending.ticket() {
                 None => own && pending.session == self.id,
                 // A write lost to an I/O error is not readable; the value before it is.
                 Some(ticket) => {

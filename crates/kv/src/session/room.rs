@@ -28,8 +28,8 @@
 use std::time::{Duration, Instant};
 
 use farbank_pm::fault;
-use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::sync::{Arc, unpoisoned};
 use farbank_pm::{Drain, Medium, Poisoned};
 
 use crate::cleaner::help::HelpOutcome;
@@ -37,7 +37,8 @@ use crate::cleaner::requests::{CleanOutcome, CleanRequest};
 use crate::config::CleaningMode;
 use crate::engine::Engine;
 use crate::format::record::RecordType;
-use crate::session::{KvSession, StagedWrite};
+use crate::pending::planned::PlannedBatch;
+use crate::session::KvSession;
 use farbank_store::{Error, RoomReply};
 
 /// How long a session waits for a wakeup by the cleaner before it checks again.
@@ -78,9 +79,10 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    pub(crate) fn count_published(&mut self, writes: &[StagedWrite]) {
-        let puts = writes.iter().filter(|write| write.what == RecordType::Put);
-        let bytes: i64 = puts.map(|write| i64::from(write.len)).sum();
+    pub(crate) fn count_published(&mut self, batch: &PlannedBatch) {
+        let records = batch.writes().iter().map(|write| &write.record);
+        let puts = records.filter(|record| record.what == RecordType::Put);
+        let bytes: i64 = puts.map(|record| i64::from(record.len)).sum();
         self.accounts.unpublished -= bytes;
         self.show_outstanding();
     }
@@ -293,7 +295,7 @@ impl<M: Medium> KvSession<M> {
         self.log
             .seal_durable(&self.engine.segments, &mut self.ctx, None);
         if !self.room.is_parked {
-            let mut parked = self.shared.parked.lock().expect("no holder panics");
+            let mut parked = unpoisoned(self.shared.parked.lock());
             self.log.exchange(&mut parked);
             self.room.is_parked = true;
         }
@@ -302,7 +304,7 @@ impl<M: Medium> KvSession<M> {
     /// Takes the parked segments back, except those that were taken meanwhile.
     pub(crate) fn unpark(&mut self) {
         if self.room.is_parked {
-            let mut parked = self.shared.parked.lock().expect("no holder panics");
+            let mut parked = unpoisoned(self.shared.parked.lock());
             self.log.exchange(&mut parked);
             self.room.is_parked = false;
         }
@@ -340,7 +342,7 @@ impl<M: Medium> KvSession<M> {
         if !delete && !fits {
             return self.prepare_admission(len);
         }
-        let parked = self.shared.parked.lock().expect("no holder panics");
+        let parked = unpoisoned(self.shared.parked.lock());
         let has_open = extents == 0 && parked.take_all(&engine.segments, len);
         drop(parked);
         let keep = if delete {

@@ -29,11 +29,13 @@
 //! As for a batch. Before the drain the write is neither acknowledged nor visible, and recovery keeps the record or
 //! pads it. After the drain the record is whole.
 
+use farbank_pm::sync::unpoisoned;
 use farbank_pm::{Drain, Medium, Off, Ticket};
 
 use crate::engine::Engine;
 use crate::format::record::body_crc;
 use crate::index::{BucketRef, Candidate};
+use crate::pending::planned::PlannedRecord;
 use crate::segments::records::FoundRecord;
 use crate::session::{KvSession, NewRecord, header_of};
 use farbank_store::{Error, Key, Ops, Value};
@@ -104,7 +106,7 @@ impl<M: Medium> KvSession<M> {
         }
         let guess = self.guess(hash, draft.key);
         let class = engine.lifetime(guess.at());
-        let mut open = self.shared.parked.lock().expect("no holder panics");
+        let mut open = unpoisoned(self.shared.parked.lock());
         if !open.has_room_for_single(&engine.segments, class, len) {
             return Ok(None);
         }
@@ -137,10 +139,11 @@ impl<M: Medium> KvSession<M> {
             engine.read_cache.put(place, hash, at, &header.raw(), body);
         }
         let old = old.map(|(_, found)| found);
-        self.count_put(old, at, len as u32, header.db, header.expires_ms);
+        let record = PlannedRecord::new(hash, at, len, &header);
+        self.count_put(old, &record);
         Ok(Some(SingleWrite {
-            version: header.seq,
-            len: len as u32,
+            version: record.seq,
+            len: record.len,
             old,
             grown,
         }))

@@ -7,9 +7,9 @@ use farbank_pm::{Medium, Off};
 use farbank_store::{Error, Key};
 
 use super::{KvSession, NewRecord, NewestValue};
-use crate::engine::lookup::EntryLocation;
 use crate::format::record::RecordType;
 use crate::pending::stripe::LockedStripe;
+use crate::segments::records::EntryLocation;
 
 impl<M: Medium> KvSession<M> {
     /// Replaces expired values by tombstones.

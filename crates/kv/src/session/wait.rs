@@ -30,7 +30,7 @@ impl<M: Medium> KvSession<M> {
     /// writes.
     pub(crate) fn wait_for_other(&mut self, hash: u64) -> Result<(), Error> {
         self.engine.check_poison()?;
-        if !self.batch.writes.is_empty() {
+        if !self.batch.planned.is_empty() {
             match self.conflicts {
                 ConflictPolicy::Refuse => return Err(Error::Conflict),
                 ConflictPolicy::Commit => self.commit_batch().map(drop)?,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use farbank_kv::{Config, Kv, OpenError};
+use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_pm::rng::Rng;
-use farbank_pm::{Kind, Poisoned};
 use farbank_store::{Error, Store, StoreHealth, Value};
 use tempfile::TempDir;
 
@@ -185,9 +185,10 @@ fn a_failure_is_survived(case: &str, seed: u64, io: Failing) {
                 let refused = session.put(key(b"more"), Value::default());
                 let refused = refused.and_then(|_| session.commit());
                 let refused = refused.and_then(|ticket| Ok(session.wait(ticket)?));
-                let Err(Error::Poisoned(Poisoned { reason })) = refused else {
+                let Err(Error::Poisoned(poisoned)) = refused else {
                     panic!("{case}, seed {seed}: acknowledged after a failure: {refused:?}");
                 };
+                let reason = poisoned.reason();
                 assert!(reason.contains("the disk is on fire"), "{reason}");
                 drop(session);
                 check(all_but_the_last_write_is_there(&kv, &past, failed));

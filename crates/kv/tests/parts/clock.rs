@@ -6,6 +6,7 @@ use crate::support::{Time, User, kill, reopen};
 use farbank_kv::{Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{CrashState, Persistency, Sim};
+use farbank_pm::sync::unpoisoned;
 use farbank_store::clock::STEP_HELD_MS;
 
 const SECONDS_MS: i64 = 3_000;
@@ -174,14 +175,14 @@ impl Points {
         let points = Points::default();
         let seen = Arc::clone(&points.0);
         sim.observe(Some(Arc::new(move |state| {
-            seen.lock().expect("no holder panics").push(state);
+            unpoisoned(seen.lock()).push(state);
         })));
         points
     }
 
     /// Returns the crash points since the last call.
     fn take(&self) -> Vec<CrashState> {
-        std::mem::take(&mut *self.0.lock().expect("no holder panics"))
+        std::mem::take(&mut *unpoisoned(self.0.lock()))
     }
 }
 

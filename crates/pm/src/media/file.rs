@@ -127,7 +127,8 @@ struct PoisonOnPanic<'a>(&'a FileShared);
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.poison("a waker panicked on the sync thread");
+            self.0
+                .poison(Poisoned::new("a waker panicked on the sync thread"));
         }
     }
 }
@@ -238,22 +239,20 @@ impl File {
         match self.shared.file.write(parts, at.0) {
             // Set after the write: a sync that starts later covers it.
             Ok(()) => self.shared.dirty.store(true, Ordering::Release),
-            Err(e) => return self.fail("writing", at, &e),
+            Err(e) => return self.fail("writing", at, e),
         }
         if self.reader.has_unreadable()
             && let Err(e) = self.reader.mark_readable(&self.shared.file, at, parts)
         {
-            self.fail("mapping", at, &e);
+            self.fail("mapping", at, e);
         }
     }
 
     #[cold]
-    fn fail(&self, doing: &str, at: Off, error: &io::Error) {
+    fn fail(&self, doing: &str, at: Off, error: io::Error) {
         let path = self.shared.file.path().display();
-        self.shared.poison(&format!(
-            "{doing} at byte {} of {path} failed: {error}",
-            at.0
-        ));
+        let operation = format_args!("{doing} at byte {} of {path}", at.0);
+        self.shared.poison(Poisoned::from_io(operation, error));
     }
 }
 
@@ -273,7 +272,7 @@ impl fmt::Debug for File {
 
 impl watch::PoisonFlag for Arc<FileShared> {
     fn poison(&self, reason: Arc<str>) {
-        FileShared::poison(self, &reason);
+        FileShared::poison(self, Poisoned::new(&*reason));
     }
 
     fn is_poisoned(&self) -> bool {
@@ -311,10 +310,8 @@ impl FileShared {
         // Cleared before the sync: a write that completes later may need the next sync.
         self.dirty.store(false, Ordering::Release);
         if let Err(e) = self.file.sync() {
-            self.poison(&format!(
-                "fdatasync of {} failed: {e}",
-                self.file.path().display()
-            ));
+            let operation = format_args!("fdatasync of {}", self.file.path().display());
+            self.poison(Poisoned::from_io(operation, e));
             return false;
         }
         let _turns = self.sync_state();
@@ -361,12 +358,10 @@ impl FileShared {
     }
 
     /// Poisons the medium: no later drain is acknowledged (PM-FILE-3). The sync thread then calls the wakers.
-    fn poison(&self, reason: &str) {
+    fn poison(&self, failure: Poisoned) {
         let turns = self.sync_state();
         // Keeps the first reason.
-        let _ = self.poison.set(Poisoned {
-            reason: reason.into(),
-        });
+        let _ = self.poison.set(failure);
         drop(turns);
         self.work.notify_all();
         self.ticket_durable.notify_all();

@@ -105,7 +105,7 @@ pub struct Mapped {
 impl watch::PoisonFlag for Arc<OnceLock<Poisoned>> {
     fn poison(&self, reason: Arc<str>) {
         // Keeps the first reason.
-        let _ = self.set(Poisoned { reason });
+        let _ = self.set(Poisoned::new(&*reason));
     }
 
     fn is_poisoned(&self) -> bool {
@@ -251,20 +251,16 @@ impl Mapped {
             path.unwrap_or_default()
         );
         // Keeps the first reason.
-        let _ = self.poison.set(Poisoned {
-            reason: reason.into(),
-        });
+        let _ = self.poison.set(Poisoned::new(reason));
     }
 
     /// Syncs the file. If the sync fails, it is the last one (PM-MAP-4).
     fn sync(&self, file: &PoolFile) -> Result<(), Poisoned> {
         self.check_not_poisoned()?;
         if let Err(error) = file.sync() {
-            let reason = format!("fdatasync of {} failed: {error}", file.path().display());
+            let operation = format_args!("fdatasync of {}", file.path().display());
             // Keeps the first reason.
-            let _ = self.poison.set(Poisoned {
-                reason: reason.into(),
-            });
+            let _ = self.poison.set(Poisoned::from_io(operation, error));
         }
         self.check_not_poisoned()
     }

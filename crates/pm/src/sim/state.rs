@@ -64,8 +64,7 @@ impl DrainState {
             *n = n.saturating_sub(1);
             if *n == 0 {
                 self.fail_in = None;
-                let reason = "drain: simulated I/O error".into();
-                self.poisoned = Some(Poisoned { reason });
+                self.poisoned = Some(Poisoned::new("drain: simulated I/O error"));
             }
         }
         self.poisoned.is_some()

@@ -259,7 +259,7 @@ fn a_store_behind_the_end_of_a_truncated_mapped_file_is_never_acknowledged() {
     let poisoned = mapped.wait(ticket).expect_err("the store is lost");
     if before.is_ok() {
         let at = format!("writing at byte {} of {}", lost.0, path.display());
-        let cut = poisoned.reason.contains(&at) || poisoned.reason.contains("was cut");
+        let cut = poisoned.reason().contains(&at) || poisoned.reason().contains("was cut");
         assert!(cut, "{poisoned}");
     }
     assert!(mapped.poll(ticket).is_err());

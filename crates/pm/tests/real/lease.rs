@@ -144,7 +144,7 @@ fn no_write_is_acknowledged_once_another_host_has_taken_the_lease() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let poisoned = write_word().expect_err("the medium stays poisoned");
-    assert!(poisoned.reason.contains("elsewhere"), "{poisoned}");
+    assert!(poisoned.reason().contains("elsewhere"), "{poisoned}");
     while file.file_trouble().is_none() {
         assert!(Instant::now() < end, "the lost lease was not reported");
         std::thread::sleep(Duration::from_millis(50));

@@ -1,12 +1,13 @@
 //! The file medium's syncs: one for all contexts, tickets durable in order, no acknowledgement after an I/O error.
 
+use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use farbank_pm::media::{File, OpenOptions, SyncPolicy};
-use farbank_pm::{Medium, Off, PersistCtx, Poisoned, Ticket};
+use farbank_pm::{Medium, Off, PersistCtx, Ticket};
 
 use crate::common::{Told, Write, as_file, folder, new_file, old_file, pool_path};
 
@@ -110,10 +111,10 @@ fn is_dead(file: &File, io: &Told, reason: &str) {
     let mut ctx = PersistCtx::new(9);
     let ticket = write(file, &mut ctx, 0);
     for answer in [file.poll(ticket).map(|_| ()), file.wait(ticket)] {
-        let Err(Poisoned { reason: said }) = answer else {
+        let Err(poisoned) = answer else {
             panic!("acknowledged: {answer:?}")
         };
-        assert!(said.contains(reason), "{said}");
+        assert!(poisoned.reason().contains(reason), "{poisoned}");
     }
     file.store(&mut ctx, Off(0), 1);
     assert!(file.grow(2 * BYTES).is_err());
@@ -137,12 +138,15 @@ fn a_failed_sync_poisons_the_medium_forever() {
     file.on_durable(Arc::new(move || _ = tell.send(())));
     let bad = write(&file, &mut ctx, 8);
     let poisoned = file.wait(bad).expect_err("the sync failed");
-    assert!(poisoned.reason.contains("fdatasync"), "{poisoned}");
-    assert!(poisoned.reason.contains("pool"), "{poisoned}");
+    assert!(poisoned.reason().contains("fdatasync"), "{poisoned}");
+    assert!(poisoned.reason().contains("pool"), "{poisoned}");
     assert!(
-        poisoned.reason.contains("the disk is on fire"),
+        poisoned.reason().contains("the disk is on fire"),
         "{poisoned}"
     );
+    let source = poisoned.source().and_then(|e| e.downcast_ref());
+    let error: &io::Error = source.expect("the error of the sync is the source");
+    assert_eq!(error.to_string(), "the disk is on fire");
     told.recv().expect("the waker is called");
     assert_eq!(file.poll(good), Ok(true), "a durable ticket stays durable");
     is_dead(&file, &io, "the disk is on fire");

@@ -41,7 +41,7 @@ fn is_noticed(medium: &impl Medium, what: &str, refuses: bool, path: &Path) {
     let acknowledged = medium.poll(Ticket::NEVER);
     assert_eq!(acknowledged.is_err(), refuses, "{acknowledged:?}");
     if let Err(poisoned) = acknowledged {
-        assert_eq!(poisoned.reason, trouble.text);
+        assert_eq!(poisoned.reason(), &*trouble.text);
     }
 }
 

@@ -51,7 +51,7 @@ impl CommandError {
             CommandError::Store(error @ Error::CannotGrow(_)) => {
                 format!("OOM {error}").into_bytes()
             }
-            CommandError::Store(Error::Poisoned(p)) => misconf(&p.reason),
+            CommandError::Store(Error::Poisoned(p)) => misconf(p.reason()),
             CommandError::Store(error) => format!("ERR {error}").into_bytes(),
             CommandError::Long => b"ERR the request takes too long here".to_vec(),
         }

@@ -73,7 +73,7 @@ impl ServerShared<'_> {
 
     /// Records that the medium has failed, and logs the first such failure.
     pub(crate) fn note_poisoned(&self, poisoned: &Poisoned) {
-        let reason = poisoned.reason.to_string();
+        let reason = poisoned.reason().to_owned();
         if self.poisoned.set(reason).is_ok() {
             tracing::error!("{poisoned}");
         }

@@ -65,9 +65,7 @@ impl Volatile {
     /// Makes the medium fail.
     pub(crate) fn poison(&self, reason: &str) {
         let mut state = self.inner.state();
-        state.poisoned = Some(Poisoned {
-            reason: reason.into(),
-        });
+        state.poisoned = Some(Poisoned::new(reason));
         wake(state);
     }
 

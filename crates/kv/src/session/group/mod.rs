@@ -47,11 +47,11 @@ use farbank_pm::{Medium, Off, Poisoned, Ticket};
 
 use self::plan::{FILLER, GroupLayout};
 use crate::engine::Engine;
-use crate::engine::lookup::EntryLocation;
 use crate::format::record::{ALIGN, RecordHeader, RecordType, body_crc};
 use crate::format::segment::SegmentState;
 use crate::pending::stripe::{KeyRef, LockedStripe, PendingWrite};
-use crate::session::{KvSession, NewRecord, NewestValue, StagedWrite, header_of, supersede};
+use crate::segments::records::EntryLocation;
+use crate::session::{KvSession, NewRecord, NewestValue, header_of, supersede};
 use farbank_store::{
     BeforeValue, Error, GroupDecision, Key, Ops, ReadView, StoredItem, UpdateDecision, Value,
     ValueMeta,
@@ -301,7 +301,7 @@ impl<M: Medium> KvSession<M> {
     /// Returns the ticket of a write that is not durable: [`Ticket::DURABLE`] if it has no ticket yet. `None` if it
     /// is durable.
     fn undurable(&self, pending: &PendingWrite) -> Result<Option<Ticket>, Poisoned> {
-        match pending.ticket {
+        match pending.ticket() {
             Some(ticket) if self.engine.poll(ticket)? => Ok(None),
             ticket => Ok(Some(ticket.unwrap_or(Ticket::DURABLE))),
         }
@@ -417,38 +417,20 @@ impl<M: Medium> KvSession<M> {
                 matches!(slot.newest, NewestValue::Staged(_))
             );
             if let NewestValue::Staged(old) = &slot.newest {
-                supersede(&mut self.batch.writes, locked, old, &mut located);
+                supersede(&mut self.batch.planned, locked, old, &mut located);
             }
-            let seq = locked.next_seq();
-            let fence = engine.reclaim_stamp_of(header.what);
-            locked.list(PendingWrite {
-                hash: slot.hash,
-                seq,
-                at,
-                session: self.id,
-                thread: this_thread(),
-                ticket: None,
-                reclaim_stamp: fence,
-                publish_with: Off::NULL,
-                group: group.clone(),
-                is_published: false,
-            });
+            let numbered = self.number(locked, slot.hash, at, header.what, group.clone());
             situation!(
                 "kv.group_deletes",
                 matches!(slot.change, UpdateDecision::Delete)
             );
-            let header = RecordHeader { seq, ..*header };
             let rest = match &slot.change {
                 UpdateDecision::Put { bytes, .. } => &bytes[..],
-                _ => &fence.to_le_bytes(),
+                _ => &numbered.reclaim_stamp.to_le_bytes(),
             };
-            let write = encode_member(engine, &mut buffers[buffer], at, header, key, rest);
-            self.count_staged(write.what, write.len);
-            self.batch.writes.push(StagedWrite {
-                hash: slot.hash,
-                located,
-                ..write
-            });
+            let header = self.plan(&numbered, *header, key, rest, located);
+            let seed = engine.segments.seed_at(at);
+            encode_member(&mut buffers[buffer], seed, &header, key, rest);
         }
         self.stage_group(engine, class, &plan, buffers, &extents);
         Ok(Ok(GroupDecision::Apply))
@@ -543,34 +525,18 @@ fn lock_of<M: Medium>(engine: &Engine<M>, locks: &[(usize, LockedStripe<'_>)], h
         .expect("every key's stripe is locked")
 }
 
-/// Appends a member's record to `buffer`.
-fn encode_member<M: Medium>(
-    engine: &Engine<M>,
+/// Appends a member's record to `buffer`. The checksum of its header starts from `seed`.
+fn encode_member(
     buffer: &mut Vec<u8>,
-    at: Off,
-    mut header: RecordHeader,
+    seed: u32,
+    header: &RecordHeader,
     key: Key<'_>,
     rest: &[u8],
-) -> StagedWrite {
-    header.body_crc = body_crc(key.bytes, rest);
-    let start = buffer.len();
-    header.encode(engine.segments.seed_at(at), buffer);
+) {
+    header.encode(seed, buffer);
     buffer.extend_from_slice(key.bytes);
     buffer.extend_from_slice(rest);
     buffer.resize(buffer.len().next_multiple_of(ALIGN), 0);
-    StagedWrite {
-        hash: 0,
-        seq: header.seq,
-        at,
-        len: (buffer.len() - start) as u32,
-        db: key.db,
-        what: header.what,
-        large: false,
-        expires_ms: header.expires_ms,
-        located: EntryLocation::default(),
-        superseded: false,
-        grouped: true,
-    }
 }
 
 fn member_header(key: Key<'_>, change: &UpdateDecision) -> RecordHeader {

@@ -118,7 +118,7 @@ impl MemcachedCtx<'_> {
         let text = match error {
             error if error.is_full() => "SERVER_ERROR out of memory storing object".to_owned(),
             Error::Poisoned(poisoned) => {
-                let text = cannot_be_written(&poisoned.reason);
+                let text = cannot_be_written(poisoned.reason());
                 self.shared.note_poisoned(poisoned);
                 if start.first {
                     *self.mark = None; // Nothing was written, so the error reply need not wait.
