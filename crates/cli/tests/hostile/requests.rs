@@ -72,6 +72,58 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "expire" | "pexpire" | "expireat" | "pexpireat" => {
             of(&format!("{command} big 99999999999")).repeat(20)
         }
+        "incrbyfloat" => [
+            of("INCRBYFLOAT big 1").repeat(500),
+            of(&format!("INCRBYFLOAT sum 1{}e-4900", "0".repeat(5_000))).repeat(500),
+        ]
+        .concat(),
+        "getrange" | "substr" => of(&format!("{command} big 0 -1")).repeat(500),
+        "setrange" => [
+            of(&format!("SETRANGE big 900000 {}", &value[..100_000])).repeat(20),
+            of("SETRANGE other 536870911 x").repeat(20),
+        ]
+        .concat(),
+        "lcs" => {
+            let text = |word: &str| word.repeat(10_000);
+            let (one, other) = (text("ab"), text("ba"));
+            let values = of(&format!("MSET one {one} other {other}"));
+            [
+                values,
+                of("LCS one other IDX").repeat(4),
+                of("LCS big big").repeat(20),
+            ]
+            .concat()
+        }
+        "setbit" => [
+            of("SETBIT big 7999999 1").repeat(20),
+            of("SETBIT other 4294967295 1").repeat(20),
+        ]
+        .concat(),
+        "getbit" => of("GETBIT big 7999999").repeat(500),
+        "bitcount" => of("BITCOUNT big 1 -2 BIT").repeat(500),
+        "bitpos" => of("BITPOS big 1 7999990 -1 BIT").repeat(500),
+        "bitop" => times("BITOP OR bits", "big", 500),
+        "bitfield" => times("BITFIELD big", "INCRBY i64 7999000 1", MANY),
+        "bitfield_ro" => times("BITFIELD_RO big", "GET i64 7999000", MANY),
+        "pfadd" => distinct("PFADD sketch"),
+        "pfcount" | "pfmerge" => [
+            distinct("PFADD sketch"),
+            times(&format!("{command} sketch"), "sketch", 2_000),
+        ]
+        .concat(),
+        "copy" => of("COPY big other REPLACE").repeat(20),
+        "rename" | "renamenx" => [
+            of("COPY big from REPLACE"),
+            of(&format!("{command} from to")),
+        ]
+        .concat()
+        .repeat(20),
+        "move" => [of("COPY big from REPLACE"), of("MOVE from 8")]
+            .concat()
+            .repeat(20),
+        "object|encoding" | "object|freq" | "object|idletime" | "object|refcount" => {
+            of(&format!("{} big", command.replace('|', " "))).repeat(500)
+        }
         "keys" => [of("KEYS *"), of(&format!("KEYS {}b", "*a".repeat(5_000)))].concat(),
         "scan" => {
             let all = of("SCAN 0 COUNT 1000000000");
@@ -82,9 +134,11 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             [all.repeat(50), matching].concat()
         }
         "dbsize" | "time" | "ping" | "readonly" | "unwatch" | "discard" | "exec" | "multi"
-        | "reset" | "client|id" | "client|getname" | "client|getredir" | "client|help"
-        | "command|count" | "command|help" | "config|help" | "config|resetstat"
-        | "config|rewrite" | "quit" => of(&command.replace('|', " ")).repeat(5_000),
+        | "reset" | "randomkey" | "object|help" | "client|id" | "client|getname"
+        | "client|getredir" | "client|help" | "command|count" | "command|help" | "config|help"
+        | "config|resetstat" | "config|rewrite" | "quit" => {
+            of(&command.replace('|', " ")).repeat(5_000)
+        }
         "echo" => of(&format!("ECHO {value}")).repeat(20),
         "select" => of("SELECT 1").repeat(5_000),
         "hello" => of(&format!("HELLO 3{}", format!(" SETNAME {long}").repeat(20))).repeat(5),
@@ -92,7 +146,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         // Flush another database, because later requests need the keys.
         "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(100)].concat(),
         "flushall" => of("FLUSHALL wrong").repeat(1_000),
-        "client" | "config" => of(command).repeat(5_000),
+        "client" | "config" | "object" => of(command).repeat(5_000),
         "command" => of(command).repeat(1_000),
         "info" => times(command, "everything", MANY),
         "shutdown" => [

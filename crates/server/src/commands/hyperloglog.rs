@@ -1,6 +1,6 @@
 //! HyperLogLogs: PFADD PFCOUNT PFMERGE. Their bytes are in [`super::hll`].
 
-use farbank_store::{GroupDecision, Key, ReadView, UpdateDecision, Value, ValueMeta};
+use farbank_store::{GroupDecision, Key, Ops, ReadView, UpdateDecision, Value, ValueMeta};
 
 use super::context::CommandContext;
 use super::error::{CommandError, WRONG_TYPE};
@@ -89,13 +89,35 @@ pub(super) fn pfcount(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
     }
     let db = ctx.client.db;
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
-    let values = ctx.read_strings(&keys)?;
     let mut registers = [0; REGISTERS];
-    for at in 0..keys.len() {
-        if let Some(value) = values.get(at) {
-            parse(value)?.merge_into(&mut registers)?;
+    let (mut outcome, mut read_bytes, mut found) = (Ok(()), 0, Vec::new());
+    let reader = ctx.string_reader();
+    // A group reads the keys as of one moment, and one value is in memory at a time.
+    ctx.grouped(&keys, &mut |ops| {
+        let (mut reader, mut bytes) = (reader.clone(), Vec::new());
+        (registers, read_bytes) = ([0; REGISTERS], 0);
+        found.clear();
+        for &key in &keys {
+            outcome = match reader.append(ops, key, ReadView::Pending, &mut bytes) {
+                Err(CommandError::Store(error)) => return Err(error),
+                Err(other) => Err(other),
+                Ok(None) => Ok(()),
+                Ok(Some(_)) => parse(&bytes).and_then(|hll| Ok(hll.merge_into(&mut registers)?)),
+            };
+            if outcome.is_err() {
+                break;
+            }
+            found.push(!bytes.is_empty());
+            read_bytes += bytes.len();
+            bytes.clear();
         }
-    }
+        Ok(GroupDecision::Abandon)
+    })?;
+    ctx.request.hidden_bytes += read_bytes;
+    found
+        .into_iter()
+        .for_each(|is_there| ctx.count_lookup(is_there));
+    outcome?;
     reply_count(ctx, cardinality(&registers));
     Ok(())
 }
@@ -166,31 +188,34 @@ pub(super) fn pfmerge(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
     let (mut failure, mut read_bytes) = (None, 0);
     let reader = ctx.string_reader();
     ctx.grouped(&keys, &mut |ops| {
-        let (mut reader, mut old, mut sources) = (reader.clone(), None, Vec::new());
+        let (mut reader, mut old, mut sources) = (reader.clone(), None, MergedSources::new());
         (failure, read_bytes) = (None, 0);
-        for (at, &key) in keys.iter().enumerate() {
+        let merge = |ops: &mut dyn Ops| {
             let mut bytes = Vec::new();
-            match reader.append(ops, key, ReadView::Pending, &mut bytes) {
-                Ok(None) => continue,
-                Ok(Some(meta)) if at == 0 => old = Some(meta),
-                Ok(Some(_)) => {}
-                Err(CommandError::Store(error)) => return Err(error),
-                Err(other) => {
-                    failure = Some(other);
-                    return Ok(GroupDecision::Abandon);
+            for (at, &key) in keys.iter().enumerate() {
+                let found = reader.append(ops, key, ReadView::Pending, &mut bytes)?;
+                let Some(meta) = found else { continue };
+                let hll = parse(&bytes)?;
+                sources.add(&hll)?;
+                if at == 0 {
+                    old = Some((meta, hll));
                 }
+                read_bytes += bytes.len();
+                bytes.clear();
             }
-            read_bytes += bytes.len();
-            sources.push(bytes);
-        }
-        let merged = match merged(&sources, old.is_some()) {
-            Ok(merged) => merged.into_bytes(),
-            Err(error) => {
-                failure = Some(error);
+            let (meta, base) = old
+                .take()
+                .unwrap_or_else(|| (ValueMeta::default(), HyperLogLog::new()));
+            Ok((meta, sources.into_hll(base)?.into_bytes()))
+        };
+        let (meta, merged) = match merge(ops) {
+            Ok(merged) => merged,
+            Err(CommandError::Store(error)) => return Err(error),
+            Err(other) => {
+                failure = Some(other);
                 return Ok(GroupDecision::Abandon);
             }
         };
-        let meta = old.unwrap_or_default();
         let value = Value {
             bytes: &merged,
             expires_ms: meta.expires_ms,
@@ -208,28 +233,36 @@ pub(super) fn pfmerge(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
     Ok(())
 }
 
-/// Merges the sources into the first of them (`has_old`) or into an empty HyperLogLog.
-fn merged(sources: &[Vec<u8>], has_old: bool) -> Result<HyperLogLog, CommandError> {
-    let (mut registers, mut is_dense): (Registers, _) = ([0; REGISTERS], false);
-    for source in sources {
-        let source = parse(source)?;
-        is_dense |= source.is_dense();
-        source.merge_into(&mut registers)?;
+/// The registers of several HyperLogLogs, merged.
+struct MergedSources {
+    registers: Registers,
+    is_dense: bool,
+}
+
+impl MergedSources {
+    fn new() -> MergedSources {
+        MergedSources {
+            registers: [0; REGISTERS],
+            is_dense: false,
+        }
     }
-    let mut merged = match sources.first().filter(|_| has_old) {
-        Some(old) => parse(old)?,
-        None => HyperLogLog::new(),
-    };
-    if is_dense {
-        merged.make_dense()?;
+
+    fn add(&mut self, source: &HyperLogLog) -> Result<(), CorruptHll> {
+        self.is_dense |= source.is_dense();
+        source.merge_into(&mut self.registers)
     }
-    for (index, &value) in registers
-        .iter()
-        .enumerate()
-        .filter(|(_, value)| **value > 0)
-    {
-        merged.raise(index, value)?;
+
+    /// Merges the registers into `base`.
+    fn into_hll(self, mut base: HyperLogLog) -> Result<HyperLogLog, CorruptHll> {
+        if self.is_dense {
+            base.make_dense()?;
+        }
+        for (index, &value) in self.registers.iter().enumerate() {
+            if value > 0 {
+                base.raise(index, value)?;
+            }
+        }
+        base.invalidate();
+        Ok(base)
     }
-    merged.invalidate();
-    Ok(merged)
 }
