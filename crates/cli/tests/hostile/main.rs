@@ -213,6 +213,8 @@ fn attack_all(engine: &str, output_limit: &str, clients_limit: &str) -> Vec<Cost
     let folder = folder.unwrap();
     let serving = Serving::start(&folder.path().join("hostile.pool"), engine);
     let mut admin = serving.connect();
+    // Its value of 1 MB may be the largest part of the memory of all clients while earlier attackers are being closed.
+    assert_eq!(ask(&mut admin, &of("CLIENT NO-EVICT ON"), 1), ["+OK"]);
     fill(&mut admin);
     for at in 0..20 {
         let pairs: String = (0..1_000).map(|n| format!(" key{at}-{n} v")).collect();
