@@ -7,7 +7,7 @@ use farbank_store::{
     RoomReply, Session, StoredItem, UpdateDecision, Value, ValueMeta,
 };
 
-use super::read::ValueSource;
+use super::read::{EmittedValue, ValueSource};
 use super::{KvSession, NewRecord, meta_of};
 use crate::engine::flush::flush_all;
 use crate::format::record::RecordType;
@@ -28,11 +28,11 @@ impl<M: Medium> Ops for KvSession<M> {
         match self.find(hash, key, view) {
             None => Ok(false),
             Some(ValueSource::Indexed(found)) => {
-                let there = self.emit_found(key, found, out, head)?;
-                if there {
+                let emitted = self.emit_found(key, found, out, head)?;
+                if emitted == EmittedValue::Appended {
                     self.offer(hash, key, &found, out);
                 }
-                Ok(there)
+                Ok(emitted != EmittedValue::Absent)
             }
             Some(ValueSource::Listed(at)) => self.append_value(at, out, head),
         }

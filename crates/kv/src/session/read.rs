@@ -46,6 +46,17 @@ impl ValueSource {
     }
 }
 
+/// What a read did with the value of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EmittedValue {
+    /// The record is a tombstone or has expired.
+    Absent,
+    /// The caller did not want the value.
+    Skipped,
+    /// The value was appended to the output.
+    Appended,
+}
+
 /// What a prefetch found in the index for one key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PrefetchState {
@@ -200,19 +211,22 @@ impl<M: Medium> KvSession<M> {
         found: FoundRecord,
         out: &mut Vec<u8>,
         head: BeforeValue<'_>,
-    ) -> Result<bool, Error> {
+    ) -> Result<EmittedValue, Error> {
         let start = out.len();
         let Some(raw) = found.header else {
             return Err(self.damaged(found.at));
         };
         if !raw.is_put() || self.engine.is_expired(raw.expires_ms(), raw.seq()) {
-            return Ok(false);
+            return Ok(EmittedValue::Absent);
         }
-        if head(&raw.meta(), out) && !self.append_body(key, found.at, &raw, out) {
+        if !head(&raw.meta(), out) {
+            return Ok(EmittedValue::Skipped);
+        }
+        if !self.append_body(key, found.at, &raw, out) {
             out.truncate(start);
             return Err(self.damaged(found.at));
         }
-        Ok(true)
+        Ok(EmittedValue::Appended)
     }
 
     #[cold]
@@ -363,7 +377,7 @@ impl<M: Medium> KvSession<M> {
         Some(true)
     }
 
-    /// Offers a value that was found, the last bytes of `out`, to the read cache.
+    /// Offers a value that was appended, the last bytes of `out`, to the read cache.
     #[inline]
     pub(crate) fn offer(&self, hash: u64, key: Key<'_>, found: &FoundRecord, out: &[u8]) {
         if !self.engine.read_cache.wants(hash) {
@@ -450,7 +464,9 @@ impl<M: Medium> KvSession<M> {
             };
             let there = match place {
                 None => Ok(false),
-                Some(ValueSource::Indexed(found)) => self.emit_found(*key, *found, out, &mut one),
+                Some(ValueSource::Indexed(found)) => self
+                    .emit_found(*key, *found, out, &mut one)
+                    .map(|emitted| emitted != EmittedValue::Absent),
                 Some(ValueSource::Listed(at)) => self.append_value(*at, out, &mut one),
             };
             let there = there.inspect_err(|_| out.truncate(start))?;
@@ -552,7 +568,7 @@ impl<M: Medium> KvSession<M> {
             match place {
                 None => false,
                 Some(ValueSource::Indexed(found)) => {
-                    self.emit_found(*key, *found, bytes, &mut note)?
+                    self.emit_found(*key, *found, bytes, &mut note)? != EmittedValue::Absent
                 }
                 Some(ValueSource::Listed(at)) => self.append_value(*at, bytes, &mut note)?,
             };

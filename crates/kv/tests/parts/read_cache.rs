@@ -52,6 +52,22 @@ fn warm(kv: &Kv<Mapped>, session: &mut dyn Session, name: &[u8]) {
 }
 
 #[test]
+fn a_value_that_the_reader_does_not_want_is_not_cached() {
+    let kv = store(Config::default());
+    let mut session = kv.session();
+    set(&mut *session, b"k", b"value");
+    for earlier in [&b"another reply"[..], b""] {
+        for _ in 0..MANY {
+            let mut out = earlier.to_vec();
+            let found = session.get(key(b"k"), ReadView::Durable, &mut out, &mut |_, _| false);
+            assert_eq!(found, Ok(true));
+            assert_eq!(out, earlier);
+        }
+        assert_eq!(get(&mut *session, b"k").as_deref(), Some(&b"value"[..]));
+    }
+}
+
+#[test]
 fn a_key_that_is_read_often_is_read_from_the_cache() {
     let kv = store(Config::default());
     let mut session = kv.session();
