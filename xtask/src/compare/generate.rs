@@ -334,15 +334,34 @@ impl Generator {
         for _ in 0..1 + self.random.below(3) {
             let at = self.random.below(bytes.len() + 1);
             let fragment = *self.random.pick(FRAGMENTS);
+            let before = bytes.clone();
             match self.random.below(4) {
                 0 => drop(bytes.splice(at..at, fragment.iter().copied())),
                 1 if at < bytes.len() => drop(bytes.remove(at)),
                 2 => bytes.truncate(at),
                 _ => bytes.extend_from_slice(fragment),
             }
+            if announces_more_than_farbank_allows(&bytes) {
+                bytes = before;
+            }
         }
         bytes
     }
+}
+
+/// Returns whether the bytes announce a number of arguments that Redis accepts and Farbank refuses
+/// (docs/compatibility.md).
+fn announces_more_than_farbank_allows(bytes: &[u8]) -> bool {
+    const FARBANK_MAX: i64 = 1 << 20;
+    let redis_max = i64::from(i32::MAX);
+    let mut announced = bytes
+        .split(|byte| *byte == b'*')
+        .skip(1)
+        .filter_map(|after| {
+            let digits = after.split(|byte| !byte.is_ascii_digit()).next()?;
+            std::str::from_utf8(digits).ok()?.parse::<i64>().ok()
+        });
+    announced.any(|count| count > FARBANK_MAX && count <= redis_max)
 }
 
 impl RandomRequest {
