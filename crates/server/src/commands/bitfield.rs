@@ -2,11 +2,11 @@
 
 use farbank_store::UpdateDecision;
 
-use super::bits::{bit_at, byte_of, extended};
+use super::bits::{bit_at, byte_of};
 use super::context::CommandContext;
-use super::error::{CommandError, NOT_INTEGER, SYNTAX, WRONG_TYPE};
-use super::strings::STRING;
+use super::error::{CommandError, NOT_INTEGER, SYNTAX};
 use super::text;
+use super::values::{extended, string_in, string_instead_of};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 
@@ -231,11 +231,13 @@ pub(super) fn bitfield(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     ctx.check_extended(len)?;
     let mut outcome = Ok(Vec::new());
     ctx.update(key, &mut |item| {
-        if item.is_some_and(|item| item.meta.type_of() != STRING) {
-            outcome = Err(WRONG_TYPE);
-            return UpdateDecision::Keep;
-        }
-        let old = item.map_or(&[][..], |item| item.bytes);
+        let old = match string_in(item) {
+            Ok(old) => old.unwrap_or_default(),
+            Err(error) => {
+                outcome = Err(error);
+                return UpdateDecision::Keep;
+            }
+        };
         let mut bytes = extended(old, len);
         let (replies, is_changed) = run_all(&operations, &mut bytes);
         outcome = Ok(replies);
@@ -243,13 +245,7 @@ pub(super) fn bitfield(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
         if !is_changed && len <= old.len() {
             return UpdateDecision::Keep;
         }
-        let meta = item.map(|item| item.meta).unwrap_or_default();
-        UpdateDecision::Put {
-            bytes,
-            expires_ms: meta.expires_ms,
-            flags: meta.flags,
-            kind: STRING,
-        }
+        string_instead_of(item, bytes)
     })?;
     reply_all(ctx, &outcome?);
     Ok(())

@@ -3,10 +3,10 @@
 use farbank_store::{GroupDecision, Key, ReadView, UpdateDecision, Value};
 
 use super::context::CommandContext;
-use super::error::{CommandError, NOT_INTEGER, SYNTAX, TOO_LONG, WRONG_TYPE};
+use super::error::{CommandError, NOT_INTEGER, SYNTAX, TOO_LONG};
 use super::ranges::resolve_range;
-use super::strings::STRING;
 use super::text;
+use super::values::{STRING, extended, string_in, string_instead_of};
 use crate::exec_context::LONG_REQUEST_BYTES;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
@@ -76,11 +76,13 @@ pub(super) fn setbit(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
     ctx.check_extended(len)?;
     let mut outcome = Ok(false);
     ctx.update(key, &mut |item| {
-        if item.is_some_and(|item| item.meta.type_of() != STRING) {
-            outcome = Err(WRONG_TYPE);
-            return UpdateDecision::Keep;
-        }
-        let old = item.map_or(&[][..], |item| item.bytes);
+        let old = match string_in(item) {
+            Ok(old) => old.unwrap_or_default(),
+            Err(error) => {
+                outcome = Err(error);
+                return UpdateDecision::Keep;
+            }
+        };
         let was_on = bit_at(old, offset);
         outcome = Ok(was_on);
         // Setting a bit to its value is no change, unless the string grows.
@@ -93,25 +95,10 @@ pub(super) fn setbit(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
             true => bytes[len - 1] |= mask,
             false => bytes[len - 1] &= !mask,
         }
-        let meta = item.map(|item| item.meta).unwrap_or_default();
-        UpdateDecision::Put {
-            bytes,
-            expires_ms: meta.expires_ms,
-            flags: meta.flags,
-            kind: STRING,
-        }
+        string_instead_of(item, bytes)
     })?;
     reply::integer(ctx.out, i64::from(outcome?));
     Ok(())
-}
-
-/// Returns a copy of `old` with at least `len` bytes.
-pub(super) fn extended(old: &[u8], len: usize) -> Vec<u8> {
-    let len = old.len().max(len);
-    let mut bytes = Vec::with_capacity(len);
-    bytes.extend_from_slice(old);
-    bytes.resize(len, 0);
-    bytes
 }
 
 /// `GETBIT key offset`

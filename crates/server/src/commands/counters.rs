@@ -3,9 +3,9 @@
 use farbank_store::UpdateDecision;
 
 use super::context::CommandContext;
-use super::error::{CommandError, NOT_INTEGER, WRONG_TYPE};
+use super::error::{CommandError, NOT_INTEGER};
 use super::long_double::LongDouble;
-use super::strings::STRING;
+use super::values::{string_in, string_instead_of};
 use crate::protocol::resp::number::{DecimalText, parse_i64};
 use crate::protocol::resp::{Args, reply};
 
@@ -39,11 +39,8 @@ fn add(ctx: &mut CommandContext<'_>, key: &[u8], by: i64) -> Result<(), CommandE
     ctx.refuse_long_value(key)?;
     let mut outcome = Ok(0);
     ctx.update(key, &mut |item| {
-        let old = match item {
-            None => Ok(0),
-            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
-            Some(item) => parse_i64(item.bytes).ok_or(NOT_INTEGER),
-        };
+        let parse = |bytes| parse_i64(bytes).ok_or(NOT_INTEGER);
+        let old = string_in(item).and_then(|bytes| bytes.map_or(Ok(0), parse));
         outcome = old.and_then(|old| {
             old.checked_add(by).ok_or(CommandError::Fixed(
                 "ERR increment or decrement would overflow",
@@ -52,13 +49,7 @@ fn add(ctx: &mut CommandContext<'_>, key: &[u8], by: i64) -> Result<(), CommandE
         let Ok(new) = outcome else {
             return UpdateDecision::Keep;
         };
-        let meta = item.map(|i| i.meta).unwrap_or_default();
-        UpdateDecision::Put {
-            bytes: DecimalText::new(new).as_bytes().to_vec(),
-            expires_ms: meta.expires_ms,
-            flags: meta.flags,
-            kind: STRING,
-        }
+        string_instead_of(item, DecimalText::new(new).as_bytes().to_vec())
     })?;
     reply::integer(ctx.out, outcome?);
     Ok(())
@@ -77,25 +68,15 @@ pub(super) fn incrbyfloat(
     let by = LongDouble::parse(args.at(2));
     let mut outcome = Err(NOT_FLOAT);
     ctx.update(key, &mut |item| {
-        let old = match item {
-            None => LongDouble::parse(b"0").ok_or(NOT_FLOAT),
-            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
-            Some(item) => LongDouble::parse(item.bytes).ok_or(NOT_FLOAT),
-        };
-        outcome = old.and_then(|old| {
+        outcome = string_in(item).and_then(|bytes| {
+            let old = LongDouble::parse(bytes.unwrap_or(b"0")).ok_or(NOT_FLOAT)?;
             let sum = old.plus(by.ok_or(NOT_FLOAT)?).ok_or(NOT_FINITE)?;
             Ok(sum.text())
         });
         let Ok(new) = &outcome else {
             return UpdateDecision::Keep;
         };
-        let meta = item.map(|i| i.meta).unwrap_or_default();
-        UpdateDecision::Put {
-            bytes: new.as_bytes().to_vec(),
-            expires_ms: meta.expires_ms,
-            flags: meta.flags,
-            kind: STRING,
-        }
+        string_instead_of(item, new.as_bytes().to_vec())
     })?;
     reply::bulk(ctx.out, outcome?.as_bytes());
     Ok(())

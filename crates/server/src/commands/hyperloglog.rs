@@ -3,9 +3,9 @@
 use farbank_store::{GroupDecision, Key, Ops, ReadView, UpdateDecision, Value, ValueMeta};
 
 use super::context::CommandContext;
-use super::error::{CommandError, WRONG_TYPE};
+use super::error::CommandError;
 use super::hll::{CorruptHll, HyperLogLog, REGISTERS, Registers, cardinality};
-use super::strings::STRING;
+use super::values::{STRING, StringReader, string_in, string_instead_of};
 use crate::protocol::resp::{Args, reply};
 
 const NO_HLL: CommandError =
@@ -24,28 +24,17 @@ fn parse(bytes: &[u8]) -> Result<HyperLogLog, CommandError> {
     HyperLogLog::from_bytes(bytes.to_vec()).ok_or(NO_HLL)
 }
 
-/// Returns the decision to store `hll` with the expiry of the old value.
-fn stored(hll: HyperLogLog, meta: ValueMeta) -> UpdateDecision {
-    UpdateDecision::Put {
-        bytes: hll.into_bytes(),
-        expires_ms: meta.expires_ms,
-        flags: meta.flags,
-        kind: STRING,
-    }
-}
-
 /// `PFADD key [element ...]`
 pub(super) fn pfadd(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let key = ctx.key(args.at(1));
     ctx.refuse_long_value(key)?;
     let mut outcome = Ok(false);
     ctx.update(key, &mut |item| {
-        let added = match item {
-            None => Ok((HyperLogLog::new(), true)),
-            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
-            Some(item) => parse(item.bytes).map(|hll| (hll, false)),
-        };
-        let added = added.and_then(|(mut hll, mut changed)| {
+        let added = string_in(item).and_then(|bytes| {
+            let (mut hll, mut changed) = match bytes {
+                Some(bytes) => (parse(bytes)?, false),
+                None => (HyperLogLog::new(), true),
+            };
             for element in args.from(2) {
                 changed |= hll.add(element)?;
             }
@@ -55,7 +44,7 @@ pub(super) fn pfadd(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             Ok((mut hll, true)) => {
                 outcome = Ok(true);
                 hll.invalidate();
-                stored(hll, item.map(|item| item.meta).unwrap_or_default())
+                string_instead_of(item, hll.into_bytes())
             }
             other => {
                 outcome = other.map(|_| false);
@@ -89,35 +78,14 @@ pub(super) fn pfcount(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
     }
     let db = ctx.client.db;
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
-    let mut registers = [0; REGISTERS];
-    let (mut outcome, mut read_bytes, mut found) = (Ok(()), 0, Vec::new());
-    let reader = ctx.string_reader();
-    // A group reads the keys as of one moment, and one value is in memory at a time.
-    ctx.grouped(&keys, &mut |ops| {
-        let (mut reader, mut bytes) = (reader.clone(), Vec::new());
-        (registers, read_bytes) = ([0; REGISTERS], 0);
-        found.clear();
-        for &key in &keys {
-            outcome = match reader.append(ops, key, ReadView::Pending, &mut bytes) {
-                Err(CommandError::Store(error)) => return Err(error),
-                Err(other) => Err(other),
-                Ok(None) => Ok(()),
-                Ok(Some(_)) => parse(&bytes).and_then(|hll| Ok(hll.merge_into(&mut registers)?)),
-            };
-            if outcome.is_err() {
-                break;
-            }
-            found.push(!bytes.is_empty());
-            read_bytes += bytes.len();
-            bytes.clear();
-        }
-        Ok(GroupDecision::Abandon)
+    let (mut registers, mut found) = ([0; REGISTERS], Vec::new());
+    merge_in_group(ctx, &keys, &mut |_, merged| {
+        (registers, found) = (merged.registers, merged.found);
+        Ok(GroupDecision::Apply)
     })?;
-    ctx.request.hidden_bytes += read_bytes;
-    found
-        .into_iter()
-        .for_each(|is_there| ctx.count_lookup(is_there));
-    outcome?;
+    for is_there in found {
+        ctx.count_lookup(is_there);
+    }
     reply_count(ctx, cardinality(&registers));
     Ok(())
 }
@@ -149,19 +117,19 @@ fn cache_cardinality(
     ctx.mark.get_or_insert(ctx.request.reply_start); // SRV-CMD-1: this is a write.
     let mut outcome = Ok(0);
     let updated = ctx.update(key, &mut |item| {
-        let Some(item) = item else {
-            outcome = Ok(0);
-            return UpdateDecision::Keep;
-        };
-        let counted = match item.meta.type_of() {
-            STRING => parse(item.bytes).and_then(|hll| Ok((count(&hll)?, hll))),
-            _ => Err(WRONG_TYPE),
-        };
+        let counted = string_in(item).and_then(|bytes| {
+            let hll = bytes.map(parse).transpose()?;
+            hll.map(|hll| Ok((count(&hll)?, hll))).transpose()
+        });
         match counted {
-            Ok((count, mut hll)) => {
+            Ok(Some((count, mut hll))) => {
                 outcome = Ok(count);
                 hll.set_cached(count);
-                stored(hll, item.meta)
+                string_instead_of(item, hll.into_bytes())
+            }
+            Ok(None) => {
+                outcome = Ok(0);
+                UpdateDecision::Keep
             }
             Err(error) => {
                 outcome = Err(error);
@@ -185,37 +153,12 @@ pub(super) fn pfmerge(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
     }
     let db = ctx.client.db;
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
-    let (mut failure, mut read_bytes) = (None, 0);
-    let reader = ctx.string_reader();
-    ctx.grouped(&keys, &mut |ops| {
-        let (mut reader, mut old, mut sources) = (reader.clone(), None, MergedSources::new());
-        (failure, read_bytes) = (None, 0);
-        let merge = |ops: &mut dyn Ops| {
-            let mut bytes = Vec::new();
-            for (at, &key) in keys.iter().enumerate() {
-                let found = reader.append(ops, key, ReadView::Pending, &mut bytes)?;
-                let Some(meta) = found else { continue };
-                let hll = parse(&bytes)?;
-                sources.add(&hll)?;
-                if at == 0 {
-                    old = Some((meta, hll));
-                }
-                read_bytes += bytes.len();
-                bytes.clear();
-            }
-            let (meta, base) = old
-                .take()
-                .unwrap_or_else(|| (ValueMeta::default(), HyperLogLog::new()));
-            Ok((meta, sources.into_hll(base)?.into_bytes()))
-        };
-        let (meta, merged) = match merge(ops) {
-            Ok(merged) => merged,
-            Err(CommandError::Store(error)) => return Err(error),
-            Err(other) => {
-                failure = Some(other);
-                return Ok(GroupDecision::Abandon);
-            }
-        };
+    merge_in_group(ctx, &keys, &mut |ops, mut merged| {
+        let (meta, base) = merged
+            .first
+            .take()
+            .unwrap_or_else(|| (ValueMeta::default(), HyperLogLog::new()));
+        let merged = merged.into_hll(base)?.into_bytes();
         let value = Value {
             bytes: &merged,
             expires_ms: meta.expires_ms,
@@ -225,31 +168,74 @@ pub(super) fn pfmerge(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
         ops.put(keys[0], value)?;
         Ok(GroupDecision::Apply)
     })?;
-    ctx.request.hidden_bytes += read_bytes;
-    if let Some(error) = failure {
-        return Err(error);
-    }
     reply::ok(ctx.out);
     Ok(())
 }
 
-/// The registers of several HyperLogLogs, merged.
-struct MergedSources {
-    registers: Registers,
-    is_dense: bool,
+/// Reads the HyperLogLogs at `keys` in a group, as of one moment, and calls `then` with their merged registers. One
+/// value is in memory at a time.
+fn merge_in_group(
+    ctx: &mut CommandContext<'_>,
+    keys: &[Key<'_>],
+    then: &mut dyn FnMut(&mut dyn Ops, MergedHlls) -> Result<GroupDecision, CommandError>,
+) -> Result<(), CommandError> {
+    let (mut failure, mut read_bytes) = (None, 0);
+    let reader = ctx.string_reader();
+    ctx.grouped(keys, &mut |ops| {
+        (failure, read_bytes) = (None, 0);
+        let merged = MergedHlls::read(ops, keys, reader.clone(), &mut read_bytes);
+        match merged.and_then(|merged| then(ops, merged)) {
+            Err(CommandError::Store(error)) => Err(error),
+            Err(other) => {
+                failure = Some(other);
+                Ok(GroupDecision::Abandon)
+            }
+            Ok(decision) => Ok(decision),
+        }
+    })?;
+    ctx.request.hidden_bytes += read_bytes;
+    failure.map_or(Ok(()), Err)
 }
 
-impl MergedSources {
-    fn new() -> MergedSources {
-        MergedSources {
+/// Several HyperLogLogs, merged.
+struct MergedHlls {
+    registers: Registers,
+    /// Whether one of them is dense.
+    is_dense: bool,
+    /// The one at the first key, with its metadata.
+    first: Option<(ValueMeta, HyperLogLog)>,
+    /// Whether each key exists.
+    found: Vec<bool>,
+}
+
+impl MergedHlls {
+    fn read(
+        ops: &mut dyn Ops,
+        keys: &[Key<'_>],
+        mut reader: StringReader,
+        read_bytes: &mut usize,
+    ) -> Result<MergedHlls, CommandError> {
+        let mut merged = MergedHlls {
             registers: [0; REGISTERS],
             is_dense: false,
+            first: None,
+            found: Vec::with_capacity(keys.len()),
+        };
+        let mut bytes = Vec::new();
+        for (at, &key) in keys.iter().enumerate() {
+            bytes.clear();
+            let meta = reader.append(ops, key, ReadView::Pending, &mut bytes)?;
+            merged.found.push(meta.is_some());
+            let Some(meta) = meta else { continue };
+            *read_bytes += bytes.len();
+            let hll = parse(&bytes)?;
+            merged.is_dense |= hll.is_dense();
+            hll.merge_into(&mut merged.registers)?;
+            if at == 0 {
+                merged.first = Some((meta, hll));
+            }
         }
-    }
-
-    fn add(&mut self, source: &HyperLogLog) -> Result<(), CorruptHll> {
-        self.is_dense |= source.is_dense();
-        source.merge_into(&mut self.registers)
+        Ok(merged)
     }
 
     /// Merges the registers into `base`.

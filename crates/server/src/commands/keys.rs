@@ -6,8 +6,8 @@ use farbank_store::{GroupDecision, Key};
 
 use super::context::CommandContext;
 use super::error::{CommandError, NOT_INTEGER, SYNTAX};
-use super::strings::STRING;
 use super::text;
+use super::values::STRING;
 use crate::glob::{LetterCase, matches};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};

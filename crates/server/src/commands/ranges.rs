@@ -3,8 +3,8 @@
 use farbank_store::UpdateDecision;
 
 use super::context::CommandContext;
-use super::error::{CommandError, NOT_INTEGER, TOO_LONG, WRONG_TYPE};
-use super::strings::STRING;
+use super::error::{CommandError, NOT_INTEGER, TOO_LONG};
+use super::values::{extended, string_in, string_instead_of};
 use crate::exec_context::LONG_REQUEST_BYTES;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
@@ -53,30 +53,18 @@ pub(super) fn setrange(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     }
     let mut outcome = Ok(0);
     ctx.update(key, &mut |item| {
-        let old = item.map_or(&[][..], |item| item.bytes);
-        outcome = match item {
-            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
-            _ if part.is_empty() => Ok(old.len()),
+        let old = string_in(item).map(Option::unwrap_or_default);
+        outcome = old.and_then(|old| match part {
+            [] => Ok(old.len()),
             _ if end > most => Err(TOO_LONG),
             _ => Ok(old.len().max(end)),
-        };
-        let &Ok(len) = &outcome else {
-            return UpdateDecision::Keep;
-        };
-        if part.is_empty() {
+        });
+        if outcome.is_err() || part.is_empty() {
             return UpdateDecision::Keep;
         }
-        let mut bytes = Vec::with_capacity(len);
-        bytes.extend_from_slice(old);
-        bytes.resize(len, 0);
+        let mut bytes = extended(item.map_or(&[][..], |item| item.bytes), end);
         bytes[offset..end].copy_from_slice(part);
-        let meta = item.map(|item| item.meta).unwrap_or_default();
-        UpdateDecision::Put {
-            bytes,
-            expires_ms: meta.expires_ms,
-            flags: meta.flags,
-            kind: STRING,
-        }
+        string_instead_of(item, bytes)
     })?;
     reply::integer(ctx.out, i64::try_from(outcome?).unwrap_or(i64::MAX));
     Ok(())

@@ -9,6 +9,7 @@ use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX, TOO_LONG, WRONG_TYPE};
 use super::expiry::{TimeUnit, deadline};
 use super::text;
+use super::values::{STRING, string_in, string_instead_of};
 use crate::buffers::pool::{BufferPool, reserve};
 use crate::buffers::reply::{ReplyBuffer, ReplySink};
 use crate::exec_context::StoreAccess;
@@ -18,9 +19,6 @@ use crate::stats::counters::Counter;
 
 /// Most bytes of a value's frame in a reply.
 const FRAME_BYTES_MAX: usize = 32;
-
-/// The kind of a string; no other kind exists.
-pub(super) const STRING: u8 = 0;
 
 /// `GET key`
 pub(super) fn get(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
@@ -499,27 +497,25 @@ pub(super) fn getex(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
 /// `APPEND key value`
 pub(super) fn append(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, tail) = (ctx.key(args.at(1)), args.at(2));
-    let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
+    let most = ctx.value_bytes_max();
     let mut outcome = Ok(0);
     ctx.refuse_long_value(key)?;
     ctx.update(key, &mut |item| {
-        let old = item.map_or(&[][..], |i| i.bytes);
-        outcome = match item {
-            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
-            _ if old.len() + tail.len() > most => Err(TOO_LONG),
-            _ => Ok(old.len() + tail.len()),
-        };
+        let old = string_in(item).map(Option::unwrap_or_default);
+        let new = old.and_then(|old| match old.len() + tail.len() {
+            len if len > most => Err(TOO_LONG),
+            len => Ok((old, len)),
+        });
         // Appending nothing also changes the key for WATCH.
-        if outcome.is_err() {
-            return UpdateDecision::Keep;
-        }
-        let meta = item.map(|i| i.meta).unwrap_or_default();
-        let bytes = [old, tail].concat();
-        UpdateDecision::Put {
-            bytes,
-            expires_ms: meta.expires_ms,
-            flags: meta.flags,
-            kind: STRING,
+        match new {
+            Ok((old, len)) => {
+                outcome = Ok(len);
+                string_instead_of(item, [old, tail].concat())
+            }
+            Err(error) => {
+                outcome = Err(error);
+                UpdateDecision::Keep
+            }
         }
     })?;
     reply::integer(ctx.out, length(outcome?));

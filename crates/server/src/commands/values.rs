@@ -1,14 +1,52 @@
-//! Whole values of strings, for commands that compute with them instead of sending them.
+//! Whole values of strings, for commands that compute with them instead of sending them, and what such a command
+//! stores instead.
 
 use std::ops::Range;
 
-use farbank_store::{GetStep, Key, Ops, ReadView, VALUE_BYTES_MAX, ValueMeta};
+use farbank_store::{
+    GetStep, Key, Ops, ReadView, StoredItem, UpdateDecision, VALUE_BYTES_MAX, ValueMeta,
+};
 
 use super::context::CommandContext;
 use super::error::{CommandError, WRONG_TYPE};
-use super::strings::STRING;
 use crate::exec_context::StoreAccess;
 use crate::settings::size;
+
+/// The kind of a string; no other kind exists.
+pub(super) const STRING: u8 = 0;
+
+/// Returns the string that a key holds; `None` if the key is absent.
+///
+/// # Errors
+/// `WRONGTYPE` if the value is no string.
+pub(super) fn string_in<'a>(
+    item: Option<StoredItem<'a>>,
+) -> Result<Option<&'a [u8]>, CommandError> {
+    match item {
+        Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
+        item => Ok(item.map(|item| item.bytes)),
+    }
+}
+
+/// Returns the decision to store the string `bytes` instead of `item`. The expiry stays.
+pub(super) fn string_instead_of(item: Option<StoredItem<'_>>, bytes: Vec<u8>) -> UpdateDecision {
+    let meta = item.map(|item| item.meta).unwrap_or_default();
+    UpdateDecision::Put {
+        bytes,
+        expires_ms: meta.expires_ms,
+        flags: meta.flags,
+        kind: STRING,
+    }
+}
+
+/// Returns a copy of `old` with at least `len` bytes; the further ones are zeros.
+pub(super) fn extended(old: &[u8], len: usize) -> Vec<u8> {
+    let len = old.len().max(len);
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend_from_slice(old);
+    bytes.resize(len, 0);
+    bytes
+}
 
 /// Strings that were read together.
 #[derive(Default)]

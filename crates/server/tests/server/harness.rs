@@ -239,3 +239,17 @@ impl Client {
 fn show(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
+
+/// The fixed time of the store's clock in [`agree`], in milliseconds since 1970.
+pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
+
+/// Sends the requests of each row to a store that is empty, and compares the replies. `/` stands for the end of a line.
+pub(crate) fn agree(table: &[(&str, &str)]) {
+    let server = Running::new();
+    server.store.set_clock(NOW_MS);
+    for (requests, replies) in table {
+        let mut client = server.connect();
+        client.ask("FLUSHALL", "+OK\r\n");
+        client.ask(requests, &replies.replace('/', "\r\n"));
+    }
+}

@@ -1,20 +1,7 @@
 //! Replies of commands that compute with whole values, byte for byte. The tables contain the replies of redis-server
 //! 7.0.15 to the same requests; `/` stands for the end of a line.
 
-use crate::harness::Running;
-
-/// The fixed time of the store's clock, in milliseconds since 1970.
-const NOW_MS: u64 = 1_700_000_000_000;
-
-fn agree(table: &[(&str, &str)]) {
-    let server = Running::new();
-    server.store.set_clock(NOW_MS);
-    for (requests, replies) in table {
-        let mut client = server.connect();
-        client.ask("FLUSHALL", "+OK\r\n");
-        client.ask(requests, &replies.replace('/', "\r\n"));
-    }
-}
+use crate::harness::agree;
 
 #[test]
 fn floats_ranges_and_subsequences_reply_as_in_redis() {
