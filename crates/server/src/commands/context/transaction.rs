@@ -73,25 +73,28 @@ impl TransactionQueue {
                     bytes: args.at(position),
                 });
             }
-            keys.extend(keys_elsewhere(command, args));
+            keys.extend(key_elsewhere(command, args));
         }
         keys
     }
 }
 
-/// Keys of a command in databases that its arguments name.
-fn keys_elsewhere<'a>(command: &Command, args: Args<'a>) -> impl Iterator<Item = Key<'a>> {
-    let (key, databases) = match command.name {
-        "copy" => (args.at(2), 3..args.len()),
-        "move" => (args.at(1), 1..2),
-        _ => (args.at(0), 0..0),
+/// The key of a command in the database that its arguments name.
+fn key_elsewhere<'a>(command: &Command, args: Args<'a>) -> Option<Key<'a>> {
+    let (key, db) = match command.name {
+        "copy" => {
+            let mut options = 3..args.len();
+            (
+                2,
+                options.rfind(|&at| text::is_option(args.at(at), "db"))? + 1,
+            )
+        }
+        "move" => (1, 2),
+        _ => return None,
     };
-    let is_move = command.name == "move";
-    let named = databases.filter(move |&at| is_move || text::is_option(args.at(at), "db"));
-    named.filter_map(move |at| {
-        let db = text::database(args.at(at + 1)).ok()?;
-        Some(Key { db, bytes: key })
-    })
+    let db = text::database(args.get(db)?).ok()?;
+    let bytes = args.at(key);
+    Some(Key { db, bytes })
 }
 
 /// Watched keys: their versions when they were first watched, 0 for a key that was absent.
