@@ -7,7 +7,7 @@
 //! * [`LongDouble::plus`] adds.
 //! * [`LongDouble::text`] prints 17 digits after the point and removes the zeros at the end, as Redis does.
 
-use super::big_natural::BigNatural;
+use num_bigint::BigUint;
 
 /// Exponent of the smallest positive number.
 const EXPONENT_MIN: i32 = -16_445;
@@ -19,6 +19,8 @@ const MANTISSA_BITS: i32 = 64;
 const TEXT_BYTES_MAX: usize = 5 * 1024 - 1;
 /// Decimal exponents beyond which a number is surely too large or too small.
 const DECIMAL_EXPONENT_MAX: i64 = 5_100;
+/// Bits of the quotients that are computed, more than a mantissa has.
+const QUOTIENT_BITS: u64 = 100;
 /// Digits after the point.
 const FRACTION_DIGITS: u32 = 17;
 
@@ -210,12 +212,12 @@ impl LongDouble {
         if magnitude.abs() > DECIMAL_EXPONENT_MAX {
             return None;
         }
-        let digits = BigNatural::from_decimal(digits);
-        let power = BigNatural::power_of_ten(u32::try_from(exponent.abs()).ok()?);
+        let digits = BigUint::parse_bytes(digits, 10)?;
+        let power = BigUint::from(10_u32).pow(u32::try_from(exponent.abs()).ok()?);
         let (mantissa, exponent, is_more) = if exponent >= 0 {
-            digits.times(&power).leading_bits()
+            leading_bits(&(digits * power))
         } else {
-            digits.divided_by(power)
+            quotient(digits, &power)
         };
         LongDouble::nonzero(is_negative, mantissa, exponent, is_more)
     }
@@ -270,9 +272,7 @@ impl LongDouble {
             return "inf".to_owned();
         };
         let mut text = match u32::try_from(exponent) {
-            Ok(shift) => BigNatural::from(u128::from(mantissa))
-                .shifted(shift)
-                .to_decimal(),
+            Ok(shift) => (BigUint::from(mantissa) << shift).to_string(),
             Err(_) => fraction_text(mantissa, exponent.unsigned_abs()),
         };
         if is_negative && text != "0" {
@@ -280,6 +280,26 @@ impl LongDouble {
         }
         text
     }
+}
+
+/// Returns `(m, e, more)`: the number is `m * 2^e`, or slightly greater if `more`. `m` has 128 bits if the number has.
+fn leading_bits(number: &BigUint) -> (u128, i32, bool) {
+    let dropped = number.bits().saturating_sub(128);
+    let kept = u128::try_from(number >> dropped).expect("it has at most 128 bits");
+    let is_more = number.trailing_zeros().is_some_and(|zeros| zeros < dropped);
+    let exponent = i32::try_from(dropped).expect("a text of 5 KiB has few bits");
+    (kept, exponent, is_more)
+}
+
+/// Returns the quotient of two numbers that are not zero, as [`leading_bits`] does. `m` has at least [`QUOTIENT_BITS`]
+/// bits.
+fn quotient(dividend: BigUint, divisor: &BigUint) -> (u128, i32, bool) {
+    let shift = (divisor.bits() + QUOTIENT_BITS).saturating_sub(dividend.bits());
+    let dividend = dividend << shift;
+    let (quotient, rest) = (&dividend / divisor, &dividend % divisor);
+    let (kept, exponent, is_more) = leading_bits(&quotient);
+    let shift = i32::try_from(shift).expect("a text of 5 KiB has few bits");
+    (kept, exponent - shift, is_more || rest != BigUint::ZERO)
 }
 
 /// The text of `mantissa / 2^shift`, rounded to 17 digits after the point, without zeros at the end.

@@ -16,13 +16,12 @@
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
 //!   [`moves`], [`object`], [`expiry`], [`transactions`], [`connection`], [`client`], [`command`], [`config`],
 //!   [`info`], [`server`]. A family of a new data type is a file beside them.
-//! * What families compute with: [`values`] (whole strings), [`long_double`], [`big_natural`], [`hll`].
+//! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`].
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
 //! * [`long`]: which requests the thread of long requests executes.
 
-mod big_natural;
 mod bitfield;
 mod bits;
 mod client;
