@@ -263,6 +263,7 @@ impl LockedStripe<'_> {
     }
 
     /// Returns all pending writes.
+    #[cfg(feature = "check")]
     pub(crate) fn all(&self) -> impl Iterator<Item = &PendingWrite> {
         self.guard.pending.iter()
     }
