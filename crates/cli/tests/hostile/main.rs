@@ -110,6 +110,27 @@ fn ask(stream: &mut TcpStream, requests: &[u8], lines: usize) -> Vec<String> {
         .collect()
 }
 
+/// Waits until the server has closed all connections but this one, so that the cost of their requests is not part of
+/// the next measurement: a long request runs on after its client has closed the connection.
+fn wait_for_other_clients(stream: &mut TcpStream) {
+    let began = Instant::now();
+    loop {
+        stream.write_all(&of("CLIENT LIST")).unwrap();
+        let mut reader = BufReader::new(&mut *stream);
+        let mut head = String::new();
+        reader.read_line(&mut head).unwrap();
+        let list_bytes: usize = head[1..].trim_end().parse().unwrap();
+        let mut list = vec![0; list_bytes + "\r\n".len()];
+        reader.read_exact(&mut list).unwrap();
+        let clients = list.iter().filter(|byte| **byte == b'\n').count() - 1;
+        if clients == 1 {
+            return;
+        }
+        assert!(began.elapsed() < HUNG, "{clients} clients remain");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Returns the names of every command and subcommand of the server.
 fn commands(serving: &Serving) -> Vec<String> {
     let mut stream = serving.connect();
@@ -246,6 +267,7 @@ fn attack_all(engine: &str, output_limit: &str, clients_limit: &str) -> Vec<Cost
     attacks
         .iter()
         .map(|(name, addr, request)| {
+            wait_for_other_clients(&mut admin);
             fill(&mut admin);
             attack(&serving, addr, name, request, &mut admin)
         })

@@ -40,11 +40,12 @@ pub(super) fn string_instead_of(item: Option<StoredItem<'_>>, bytes: Vec<u8>) ->
 }
 
 /// Returns a copy of `old` with at least `len` bytes; the further ones are zeros.
+///
+/// The allocator provides the zeros of a long value as pages that it never writes, so they use no memory before a
+/// command changes them. This matters for a value that the store then refuses.
 pub(super) fn extended(old: &[u8], len: usize) -> Vec<u8> {
-    let len = old.len().max(len);
-    let mut bytes = Vec::with_capacity(len);
-    bytes.extend_from_slice(old);
-    bytes.resize(len, 0);
+    let mut bytes = vec![0; old.len().max(len)];
+    bytes[..old.len()].copy_from_slice(old);
     bytes
 }
 
