@@ -20,8 +20,8 @@ use requests::{BIG_BYTES, MIB, combinations, memcached, of, request, words, wors
 const SLACK_BYTES: usize = 64 * MIB;
 /// Connections that send a request at the same time.
 const CLIENTS: usize = 3;
-/// Minimum number of latency samples of the other client.
-const SAMPLES_MIN: usize = 200;
+/// Latency samples of the other client between two looks at whether the requests have ended.
+const ROUND_SAMPLES: usize = 200;
 /// Time after which an unanswered request counts as hung.
 const HUNG: Duration = Duration::from_secs(60);
 
@@ -110,25 +110,17 @@ fn ask(stream: &mut TcpStream, requests: &[u8], lines: usize) -> Vec<String> {
         .collect()
 }
 
-/// Waits until the server has closed all connections but this one, so that the cost of their requests is not part of
-/// the next measurement: a long request runs on after its client has closed the connection.
-fn wait_for_other_clients(stream: &mut TcpStream) {
-    let began = Instant::now();
-    loop {
-        stream.write_all(&of("CLIENT LIST")).unwrap();
-        let mut reader = BufReader::new(&mut *stream);
-        let mut head = String::new();
-        reader.read_line(&mut head).unwrap();
-        let list_bytes: usize = head[1..].trim_end().parse().unwrap();
-        let mut list = vec![0; list_bytes + "\r\n".len()];
-        reader.read_exact(&mut list).unwrap();
-        let clients = list.iter().filter(|byte| **byte == b'\n').count() - 1;
-        if clients == 1 {
-            return;
-        }
-        assert!(began.elapsed() < HUNG, "{clients} clients remain");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+/// Whether the server has closed all connections but this one. A long request runs on after its client has closed the
+/// connection.
+fn is_only_client(stream: &mut TcpStream) -> bool {
+    stream.write_all(&of("CLIENT LIST")).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    reader.read_line(&mut head).unwrap();
+    let list_bytes: usize = head[1..].trim_end().parse().unwrap();
+    let mut list = vec![0; list_bytes + "\r\n".len()];
+    reader.read_exact(&mut list).unwrap();
+    list.iter().filter(|byte| **byte == b'\n').count() == 2
 }
 
 /// Returns the names of every command and subcommand of the server.
@@ -147,6 +139,27 @@ fn commands(serving: &Serving) -> Vec<String> {
         .collect()
 }
 
+/// Sends `bytes`, lets the replies wait, then reads them, so that the server executes all requests unless it closes the
+/// connection.
+fn send_without_reading(mut stream: TcpStream, bytes: &[u8]) {
+    let (send_max, wait, read_max) = (
+        Duration::from_millis(300),
+        Duration::from_millis(20),
+        Duration::from_secs(2),
+    );
+    stream.set_write_timeout(Some(send_max)).unwrap();
+    // The server may close the connection, or stop reading, at any point.
+    if stream.write_all(bytes).is_ok() {
+        std::thread::sleep(wait);
+        drop(stream.shutdown(Shutdown::Write));
+        let start = Instant::now();
+        stream.set_read_timeout(Some(read_max)).unwrap();
+        let mut replies = vec![0; 64 << 10];
+        while start.elapsed() < read_max && stream.read(&mut replies).is_ok_and(|n| n > 0) {}
+    }
+    drop(stream.shutdown(Shutdown::Both));
+}
+
 /// Cost of a request.
 struct Cost {
     name: String,
@@ -157,7 +170,8 @@ struct Cost {
     longest: Duration,
 }
 
-/// Sends `bytes` from [`CLIENTS`] connections that do not read the replies, and measures the cost.
+/// Sends `bytes` from [`CLIENTS`] connections that do not read the replies, and measures the cost until the server has
+/// executed or dropped all the requests.
 fn attack(
     serving: &Serving,
     addr: &str,
@@ -178,25 +192,15 @@ fn attack(
             most
         });
         let attackers: Vec<_> = (0..CLIENTS)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut stream = connect(addr);
-                    stream
-                        .set_write_timeout(Some(Duration::from_millis(300)))
-                        .unwrap();
-                    // The server may close the connection, or stop reading, at any point.
-                    if stream.write_all(bytes).is_ok() {
-                        stream
-                            .set_read_timeout(Some(Duration::from_millis(20)))
-                            .unwrap();
-                        drop(stream.read(&mut [0; 16]));
-                    }
-                    drop(stream.shutdown(Shutdown::Both));
-                })
-            })
+            .map(|_| scope.spawn(|| send_without_reading(connect(addr), bytes)))
             .collect();
-        while waits.len() < SAMPLES_MIN || attackers.iter().any(|attacker| !attacker.is_finished())
+        let start = Instant::now();
+        while attackers.iter().any(|attacker| !attacker.is_finished())
+            || waits.len() % ROUND_SAMPLES != 0
+            || waits.is_empty()
+            || !is_only_client(bystander)
         {
+            assert!(start.elapsed() < HUNG, "{name} goes on");
             let began = Instant::now();
             assert_eq!(
                 ask(bystander, &of("GET small"), 2),
@@ -267,7 +271,6 @@ fn attack_all(engine: &str, output_limit: &str, clients_limit: &str) -> Vec<Cost
     attacks
         .iter()
         .map(|(name, addr, request)| {
-            wait_for_other_clients(&mut admin);
             fill(&mut admin);
             attack(&serving, addr, name, request, &mut admin)
         })

@@ -103,7 +103,11 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "bitcount" => of("BITCOUNT big 1 -2 BIT").repeat(500),
         "bitpos" => of("BITPOS big 1 7999990 -1 BIT").repeat(500),
         "bitop" => times("BITOP OR bits", "big", 500),
-        "bitfield" => times("BITFIELD big", "INCRBY i64 7999000 1", MANY),
+        "bitfield" => [
+            times("BITFIELD big", "INCRBY i64 7999000 1", MANY),
+            of("BITFIELD other SET u8 4294967280 1").repeat(20),
+        ]
+        .concat(),
         "bitfield_ro" => times("BITFIELD_RO big", "GET i64 7999000", MANY),
         "pfadd" => distinct("PFADD sketch"),
         "pfcount" | "pfmerge" => [
