@@ -18,6 +18,9 @@ use requests::{BIG_BYTES, MIB, combinations, memcached, of, request, words, wors
 
 /// Memory that the process may use beyond the limit.
 const SLACK_BYTES: usize = 64 * MIB;
+/// Size in bytes from which the allocator returns memory to the kernel at once. Without it, glibc keeps up to twice the
+/// limit of freed buffers for the next ones, and the test would not see what the server holds.
+const RETURNED_BYTES: &str = "131072";
 /// Connections that send a request at the same time.
 const CLIENTS: usize = 3;
 /// Latency samples of the other client between two looks at whether the requests have ended.
@@ -46,6 +49,7 @@ impl Serving {
             .args(["--size", "192mb", "--workers", "1", "--read-cache", "1mb"])
             .args(["--log-level", "off", "--engine", engine, "--pool"])
             .arg(pool)
+            .env("MALLOC_MMAP_THRESHOLD_", RETURNED_BYTES)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
