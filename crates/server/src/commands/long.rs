@@ -11,7 +11,7 @@ use farbank_store::{Key, ReadView};
 use super::context::CommandContext;
 use super::context::client_state::ClientState;
 use super::context::command_row::{Command, flag};
-use super::context::transaction::TransactionQueue;
+use super::context::transaction::{TransactionQueue, WatchedKeys};
 use super::error::CommandError;
 use super::text::is_option;
 use crate::exec_context::LONG_REQUEST_BYTES;
@@ -45,7 +45,7 @@ pub(super) fn is_long(
         return args.len() > ARGS;
     };
     match &client.queue {
-        Some(queue) if command.name == "exec" => return is_long_queue(queue),
+        Some(queue) if command.name == "exec" => return is_long_queue(queue, &client.watched),
         // The transaction queues it.
         Some(_) if !command.is(flag::AT_ONCE) => return false,
         _ => {}
@@ -82,10 +82,10 @@ fn walks(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bool {
     }
 }
 
-fn is_long_queue(queue: &TransactionQueue) -> bool {
+fn is_long_queue(queue: &TransactionQueue, watched: &WatchedKeys) -> bool {
     queue.len() > QUEUED
         || queue.bytes() > LONG_REQUEST_BYTES
-        || queue.args() > WRITE_ARGS
+        || queue.args() + watched.len() > WRITE_ARGS
         || queue.has(flag::WALKS | flag::MAY_WALK)
 }
 
