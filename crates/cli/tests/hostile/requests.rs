@@ -57,7 +57,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
     };
     Some(match command {
         "get" | "getdel" | "getex" | "type" | "strlen" | "ttl" | "pttl" | "expiretime"
-        | "pexpiretime" | "persist" => of(&format!("{command} big")).repeat(500),
+        | "pexpiretime" | "persist" => of(&format!("{command} big")).repeat(200),
         "mget" => times(command, "big", MANY),
         "exists" | "touch" => times(command, "big", MANY),
         "del" | "unlink" => [distinct(command), times(command, "none", MANY)].concat(),
@@ -67,17 +67,17 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "getset" => of(&format!("GETSET big {value}")).repeat(20),
         "setnx" | "append" => of(&format!("{command} other {value}")).repeat(4),
         "setex" | "psetex" => of(&format!("{command} other 100000 {value}")).repeat(10),
-        "incr" | "decr" => of(&format!("{command} big")).repeat(500),
-        "incrby" | "decrby" => of(&format!("{command} big 1")).repeat(500),
+        "incr" | "decr" => of(&format!("{command} big")).repeat(200),
+        "incrby" | "decrby" => of(&format!("{command} big 1")).repeat(200),
         "expire" | "pexpire" | "expireat" | "pexpireat" => {
             of(&format!("{command} big 99999999999")).repeat(20)
         }
         "incrbyfloat" => [
-            of("INCRBYFLOAT big 1").repeat(500),
-            of(&format!("INCRBYFLOAT sum 1{}e-4900", "0".repeat(5_000))).repeat(500),
+            of("INCRBYFLOAT big 1").repeat(200),
+            of(&format!("INCRBYFLOAT sum 1{}e-4900", "0".repeat(5_000))).repeat(200),
         ]
         .concat(),
-        "getrange" | "substr" => of(&format!("{command} big 0 -1")).repeat(500),
+        "getrange" | "substr" => of(&format!("{command} big 0 -1")).repeat(200),
         "setrange" => [
             of(&format!("SETRANGE big 900000 {}", &value[..100_000])).repeat(20),
             of("SETRANGE other 536870911 x").repeat(20),
@@ -99,9 +99,9 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             of("SETBIT other 4294967295 1").repeat(20),
         ]
         .concat(),
-        "getbit" => of("GETBIT big 7999999").repeat(500),
-        "bitcount" => of("BITCOUNT big 1 -2 BIT").repeat(500),
-        "bitpos" => of("BITPOS big 1 7999990 -1 BIT").repeat(500),
+        "getbit" => of("GETBIT big 7999999").repeat(200),
+        "bitcount" => of("BITCOUNT big 1 -2 BIT").repeat(200),
+        "bitpos" => of("BITPOS big 1 7999990 -1 BIT").repeat(200),
         "bitop" => times("BITOP OR bits", "big", 500),
         "bitfield" => [
             times("BITFIELD big", "INCRBY i64 7999000 1", MANY),
@@ -126,7 +126,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             .concat()
             .repeat(20),
         "object|encoding" | "object|freq" | "object|idletime" | "object|refcount" => {
-            of(&format!("{} big", command.replace('|', " "))).repeat(500)
+            of(&format!("{} big", command.replace('|', " "))).repeat(200)
         }
         "keys" => [of("KEYS *"), of(&format!("KEYS {}b", "*a".repeat(5_000)))].concat(),
         "scan" => {
@@ -227,12 +227,12 @@ pub(crate) fn combinations() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Returns the most expensive requests of memcached's commands, like [`worst`].
 pub(crate) fn memcached() -> Vec<(&'static str, Vec<u8>)> {
-    let keys = " big".repeat(500);
+    let keys = " big".repeat(200);
     vec![
         ("get", format!("get{keys}\r\n").repeat(40).into_bytes()),
         ("gat", format!("gat 0{keys}\r\n").into_bytes()),
         ("mg", "mg big v k f c t s\r\n".repeat(2_000).into_bytes()),
-        ("mg T", "mg big v T0\r\n".repeat(500).into_bytes()),
+        ("mg T", "mg big v T0\r\n".repeat(200).into_bytes()),
         ("stats", "stats\r\n".repeat(2_000).into_bytes()),
         (
             "stats cachedump",
