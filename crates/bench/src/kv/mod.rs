@@ -547,16 +547,6 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_reopens_and_its_file_is_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("pool");
-        let options = tiny(KvExperiment::Reopen, PoolPlace::File(path.clone()));
-        let report = run(&options, &mut |_| true).unwrap();
-        assert_eq!(report.figures.len(), 16);
-        assert!(!path.exists());
-    }
-
-    #[test]
     fn a_stopped_run_leaves_no_file_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
