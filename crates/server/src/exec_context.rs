@@ -18,6 +18,7 @@ use farbank_store::{Ops, Session};
 use crate::buffers::input::InputBuffer;
 use crate::buffers::pool::BufferPool;
 use crate::buffers::reply::ReplyBuffer;
+use crate::lua::engine::ScriptEngine;
 use crate::state::shared::ServerShared;
 use crate::stats::counters::{Counter, CounterTotals, ThreadCounters};
 use crate::stats::hot_keys::Sampler;
@@ -76,6 +77,8 @@ impl TimeBudget {
 pub(crate) struct ThreadState {
     pub(crate) counters: CounterTotals,
     pub(crate) sampler: Sampler,
+    /// Executes scripts; created for the first one.
+    pub(crate) scripts: Option<Box<ScriptEngine>>,
     /// Buffers for replies.
     pub(crate) buffer_pool: BufferPool,
     /// Requests executed since the last commit.
@@ -157,6 +160,8 @@ pub(crate) struct RequestFigures {
     pub(crate) reply_start: usize,
     /// Bytes of the values that it has read and that its reply does not contain.
     pub(crate) hidden_bytes: usize,
+    /// It runs in a group, so other sessions wait for it.
+    pub(crate) holds_locks: bool,
 }
 
 /// What a command works with. `S` is its access to the store, `C` the state of its client in the client's protocol.

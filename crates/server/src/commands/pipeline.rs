@@ -86,7 +86,7 @@ fn needs_room(
     if command.name == "exec" {
         return queue.and_then(|queue| queue.needs_room());
     }
-    let writes = command.is(flag::WRITE) && queue.is_none();
+    let writes = command.is(flag::WRITE | flag::SCRIPT) && queue.is_none();
     writes.then(|| WriteNeed::of(command, args))
 }
 
@@ -120,10 +120,8 @@ fn look_ahead(
     for (index, slot) in window[..count].iter_mut().enumerate() {
         let args = parser.args(input, index);
         *slot = COMMANDS.find(args.at(0));
-        let first = slot.map_or(0, |command| command.keys.first);
-        if let Ok(first) = usize::try_from(first)
-            && first > 0
-        {
+        let first = slot.map_or(0, |command| command.first_key(args));
+        if first > 0 {
             keys[found].bytes = args.at(first);
             found += 1;
             reads |= slot.is_some_and(|command| command.flags & flag::READONLY != 0);

@@ -101,6 +101,7 @@ impl CommandContext<'_> {
                 executes_long,
                 request: RequestFigures {
                     hidden_bytes: 0,
+                    holds_locks: true,
                     ..self.request
                 },
             })
