@@ -159,18 +159,14 @@ fn append_table(
     } else if let Some(number) = number_of(&named("double")?) {
         double(out, versions.client, number);
     } else if let Value::Table(map) = named("map")? {
-        let pairs: Vec<(Value, Value)> = map.pairs().collect::<mlua::Result<_>>()?;
-        reply::map(out, versions.client, pairs.len());
-        for (key, value) in &pairs {
-            append(out, versions, key, depth + 1)?;
-            append(out, versions, value, depth + 1)?;
-        }
+        reply::map(out, versions.client, entries(&map)?);
+        map.for_each(|key: Value, value: Value| {
+            append(out, versions, &key, depth + 1)?;
+            append(out, versions, &value, depth + 1)
+        })?;
     } else if let Value::Table(set) = named("set")? {
-        let pairs: Vec<(Value, Value)> = set.pairs().collect::<mlua::Result<_>>()?;
-        reply::set(out, versions.client, pairs.len());
-        for (member, _) in &pairs {
-            append(out, versions, member, depth + 1)?;
-        }
+        reply::set(out, versions.client, entries(&set)?);
+        set.for_each(|member: Value, _: Value| append(out, versions, &member, depth + 1))?;
     } else if let Value::String(digits) = named("big_number")? {
         big_number(out, versions.client, &digits.as_bytes());
     } else if let Value::Table(text) = named("verbatim_string")? {
@@ -184,23 +180,29 @@ fn append_table(
     Ok(())
 }
 
+/// Number of entries of a table. Handles of many Lua values at once would fill mlua's stack, so they are not collected.
+fn entries(table: &Table) -> mlua::Result<usize> {
+    let mut count = 0;
+    table.for_each(|_: Value, _: Value| {
+        count += 1;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
 fn append_array(
     out: &mut impl ReplySink,
     versions: ReplyVersions,
     table: &Table,
     depth: usize,
 ) -> mlua::Result<()> {
-    let mut values = Vec::new();
-    loop {
-        let value: Value = table.raw_get(values.len() + 1)?;
-        if value.is_nil() {
-            break;
-        }
-        values.push(value);
+    let mut count = 0;
+    while !table.raw_get::<Value>(count + 1)?.is_nil() {
+        count += 1;
     }
-    reply::array(out, values.len());
-    for value in &values {
-        append(out, versions, value, depth + 1)?;
+    reply::array(out, count);
+    for at in 1..=count {
+        append(out, versions, &table.raw_get(at)?, depth + 1)?;
     }
     Ok(())
 }
@@ -213,12 +215,17 @@ fn number_of(value: &Value) -> Option<f64> {
     }
 }
 
-/// Appends a status; line breaks become blanks.
+/// Appends a status.
 fn simple(out: &mut impl ReplySink, text: &[u8]) {
-    let on_one_line = |&b: &u8| if matches!(b, b'\r' | b'\n') { b' ' } else { b };
     out.push(b'+');
-    out.extend_from_slice(&text.iter().map(on_one_line).collect::<Vec<_>>());
+    out.extend_from_slice(&on_one_line(text));
     out.extend_from_slice(b"\r\n");
+}
+
+/// Returns `text` with blanks instead of line breaks.
+fn on_one_line(text: &[u8]) -> Vec<u8> {
+    let blank = |&b: &u8| if matches!(b, b'\r' | b'\n') { b' ' } else { b };
+    text.iter().map(blank).collect()
 }
 
 fn double(out: &mut impl ReplySink, resp: RespVersion, number: f64) {
@@ -238,12 +245,12 @@ fn double(out: &mut impl ReplySink, resp: RespVersion, number: f64) {
 }
 
 fn big_number(out: &mut impl ReplySink, resp: RespVersion, digits: &[u8]) {
+    let digits = on_one_line(digits);
     match resp {
-        RespVersion::V2 => reply::bulk(out, digits),
+        RespVersion::V2 => reply::bulk(out, &digits),
         RespVersion::V3 => {
-            let on_one_line = |&b: &u8| if matches!(b, b'\r' | b'\n') { b' ' } else { b };
             out.push(b'(');
-            out.extend_from_slice(&digits.iter().map(on_one_line).collect::<Vec<_>>());
+            out.extend_from_slice(&digits);
             out.extend_from_slice(b"\r\n");
         }
     }

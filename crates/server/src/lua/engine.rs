@@ -9,24 +9,22 @@ use mlua::{
 };
 
 use super::convert::{error_table, general, reply_of, value_of};
-use super::host::{HOST, ScriptHost, with_host};
-use super::library::position;
+use super::host::{HOST, ScriptHost, aborted, checked, with_host};
+use super::library::{PRELUDE_NAME, RaisedError, plain, position, register_timed};
 use super::random::Rand48;
 use super::redis::sha1_hex;
 use super::shebang::{self, ScriptFlags};
-use super::{bits, random, redis};
+use super::{bits, json, msgpack, random, redis, strings, structs};
 use crate::buffers::reply::ReplyBuffer;
 use crate::protocol::resp::parse::ArgsBuffer;
 use crate::protocol::resp::{Args, reply};
 
-/// Name of the prelude's chunk.
-pub(super) const PRELUDE_NAME: &str = "=redis";
 /// Name of a script's chunk.
 const SCRIPT_NAME: &str = "@user_script";
 /// Instructions after which a running script checks the time.
 pub(crate) const INSTRUCTIONS_PER_CHECK: u32 = 1000;
-/// Most compiled scripts that a state keeps.
-const COMPILED_MAX: usize = 1000;
+/// Most compiled scripts that a state keeps. Each takes a slot of mlua's stack of 8,000 slots.
+const COMPILED_MAX: usize = 400;
 /// Most bytes of the sources of the compiled scripts that a state keeps.
 const COMPILED_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a state's memory above which it is collected after a script.
@@ -39,7 +37,6 @@ pub(crate) struct ScriptEngine {
     builtins: Table,
     /// Runs a function with the error handler.
     run: Function,
-    random: Rc<Cell<Rand48>>,
     by_body: HashMap<Box<[u8]>, Rc<CompiledScript>>,
     by_name: HashMap<String, Rc<CompiledScript>>,
     /// Bytes of the compiled scripts.
@@ -71,7 +68,7 @@ impl ScriptEngine {
     pub(crate) fn new(bytes_max: usize, flushes: u64) -> mlua::Result<ScriptEngine> {
         let libs = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libs, LuaOptions::new().catch_rust_panics(false))?;
-        let random = Rc::new(Cell::new(Rand48::seeded(0)));
+        let random = Rc::new(Cell::new(Rand48::INITIAL));
         let host = host_table(&lua, &random, bytes_max)?;
         let prelude = lua
             .load(include_str!("prelude.lua"))
@@ -87,7 +84,6 @@ impl ScriptEngine {
             lua,
             builtins,
             run,
-            random,
             by_body: HashMap::new(),
             by_name: HashMap::new(),
             compiled_bytes: 0,
@@ -166,7 +162,6 @@ impl ScriptEngine {
         out: &mut ReplyBuffer,
     ) -> ScriptOutcome {
         self.limit_memory();
-        self.random.set(Rand48::seeded(0));
         let outcome = self.call(script, keys, argv, host, out);
         if self.lua.used_memory() > COLLECTED_BYTES {
             let _ = self.lua.gc_collect();
@@ -249,20 +244,6 @@ fn append_error(out: &mut ReplyBuffer, problem: &Value, label: &str) -> mlua::Re
     Ok(())
 }
 
-/// Checks the time of the running script. Returns whether it must end.
-pub(super) fn checked() -> bool {
-    let checked = with_host(|host| {
-        host.check_time();
-        host.is_aborted()
-    });
-    checked == Some(true)
-}
-
-/// The error of a function that ends because the script must end.
-pub(super) fn aborted() -> mlua::Error {
-    mlua::Error::runtime("the script was aborted")
-}
-
 /// Creates the functions that the prelude needs.
 fn host_table(
     lua: &Lua,
@@ -270,7 +251,6 @@ fn host_table(
     reply_bytes_max: usize,
 ) -> mlua::Result<Table> {
     let host = lua.create_table()?;
-    host.raw_set("call", call_function(lua, reply_bytes_max)?)?;
     let is_aborted = lua.create_function(|_, ()| {
         Ok(with_host(|host| host.is_aborted()).unwrap_or(false))
     })?;
@@ -281,28 +261,36 @@ fn host_table(
         Ok(position(lua).map_or((None, None), |(source, _, line)| (Some(source), Some(line))))
     })?;
     host.raw_set("position", place)?;
-    host.raw_set("string", lua.create_table()?)?;
+    host.raw_set("string", strings::library(lua)?)?;
     host.raw_set("math", random::library(lua, random)?)?;
     host.raw_set("bit", bits::library(lua)?)?;
-    host.raw_set("cjson", lua.create_table()?)?;
-    host.raw_set("cmsgpack", lua.create_table()?)?;
-    host.raw_set("struct", lua.create_table()?)?;
-    host.raw_set("redis", redis::library(lua)?)?;
+    host.raw_set("cjson", json::library(lua)?)?;
+    host.raw_set("cmsgpack", msgpack::library(lua)?)?;
+    host.raw_set("struct", structs::library(lua)?)?;
+    let redis = redis::library(lua)?;
+    for (name, raises) in [("call", true), ("pcall", false)] {
+        redis.raw_set(name, call_function(lua, reply_bytes_max, raises)?)?;
+    }
+    host.raw_set("redis", redis)?;
+    let tables = lua.create_table()?;
+    for name in ["concat", "maxn"] {
+        register_timed(lua, &tables, "table", name)?;
+    }
+    host.raw_set("table", tables)?;
+    host.raw_set("plain", lua.create_function(plain)?)?;
     Ok(host)
 }
 
-/// Creates the function behind `redis.call` and `redis.pcall`. Its first argument says whether an error is raised; it
-/// returns whether its second result is to be raised.
-fn call_function(lua: &Lua, reply_bytes_max: usize) -> mlua::Result<Function> {
+/// Creates `redis.call`, which raises error replies, or `redis.pcall`, which returns them.
+fn call_function(lua: &Lua, reply_bytes_max: usize, raises: bool) -> mlua::Result<Function> {
     let mut reply = ReplyBuffer::default();
     reply.set_bytes_max(reply_bytes_max);
     let buffers = RefCell::new((ArgsBuffer::default(), reply));
     lua.create_function(move |lua, values: MultiValue| {
         let (args, reply) = &mut *buffers.borrow_mut();
-        let raises = values.front() == Some(&Value::Boolean(true));
         args.clear();
         reply.rewind(0);
-        let outcome = read_arguments(values.iter().skip(1), args).and_then(|()| {
+        let outcome = read_arguments(values.iter(), args).and_then(|()| {
             let called = with_host(|host| host.call(args.args(), reply));
             called.unwrap_or_else(|| {
                 let text = "ERR redis.call/pcall can only be called inside a script invocation";
@@ -315,18 +303,23 @@ fn call_function(lua: &Lua, reply_bytes_max: usize) -> mlua::Result<Function> {
         if with_host(|host| host.is_aborted()) == Some(true) {
             return Err(aborted());
         }
-        let answer = match &outcome {
-            Ok(()) => value_of(lua, reply.as_slice()).map(|(value, _)| value),
-            Err(text) => error_table(lua, text).map(Value::Table),
+        let error = match &outcome {
+            Ok(()) => reply.as_slice().strip_prefix(b"-"),
+            Err(text) => Some(text.as_slice()),
         };
-        let is_error = outcome.is_err() || reply.as_slice().first() == Some(&b'-');
-        match answer {
-            Ok(value) => Ok((raises && is_error, value)),
-            Err(error) => {
-                with_host(|host| host.note_out_of_memory());
-                Err(error)
+        let answer = match error {
+            None => value_of(lua, reply.as_slice()).map(|(value, _)| value),
+            Some(text) => {
+                let text = text.strip_suffix(b"\r\n").unwrap_or(text);
+                if raises {
+                    return Err(mlua::Error::external(RaisedError::CommandReply(text.to_vec())));
+                }
+                error_table(lua, text).map(Value::Table)
             }
-        }
+        };
+        answer.inspect_err(|_| {
+            with_host(|host| host.note_out_of_memory());
+        })
     })
 }
 

@@ -62,3 +62,17 @@ scoped_thread_local!(
 pub(super) fn with_host<R>(f: impl FnOnce(&mut dyn ScriptHost) -> R) -> Option<R> {
     HOST.is_set().then(|| HOST.with(|host| f(host)))
 }
+
+/// Checks the time of the running script. Returns whether it must end.
+pub(super) fn checked() -> bool {
+    let checked = with_host(|host| {
+        host.check_time();
+        host.is_aborted()
+    });
+    checked == Some(true)
+}
+
+/// The error of a function that ends because the script must end.
+pub(super) fn aborted() -> mlua::Error {
+    mlua::Error::runtime("the script was aborted")
+}

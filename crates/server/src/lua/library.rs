@@ -1,9 +1,14 @@
 //! Registration of library functions, and the errors that they raise.
 
-use mlua::{Lua, MultiValue, Table, Value};
+use std::fmt;
 
-use super::engine::PRELUDE_NAME;
-use super::host::with_host;
+use mlua::{Function, Lua, MultiValue, Table, Value};
+
+use super::convert::error_table;
+use super::host::{aborted, checked, with_host};
+
+/// Name of the prelude's chunk.
+pub(super) const PRELUDE_NAME: &str = "=redis";
 
 /// Why a library function failed.
 pub(super) enum LibraryError {
@@ -31,13 +36,76 @@ pub(super) fn bad_argument(position: usize, function: &str, problem: &str) -> Li
     ))
 }
 
-/// Adds the function `name` to `table`, for the prelude: it returns `true` and its results, or `false` and the error to
-/// be raised.
+/// An error that a script sees as a string or a table. It passes through Lua as userdata, until the prelude converts it.
+#[derive(Debug)]
+pub(super) enum RaisedError {
+    /// A string.
+    Text(String),
+    /// A table with the text of an error reply.
+    Reply(Vec<u8>),
+    /// A table with the error reply of a command, which was counted already.
+    CommandReply(Vec<u8>),
+}
+
+impl std::error::Error for RaisedError {}
+
+impl fmt::Display for RaisedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RaisedError::Text(text) => f.write_str(text),
+            RaisedError::Reply(text) | RaisedError::CommandReply(text) => {
+                f.write_str(&String::from_utf8_lossy(text))
+            }
+        }
+    }
+}
+
+/// Converts an error that has passed through Lua to the value that a script sees.
+pub(super) fn plain(lua: &Lua, problem: Value) -> mlua::Result<Value> {
+    let Value::Error(error) = &problem else {
+        return Ok(problem);
+    };
+    if let Some(raised) = raised_in(error) {
+        return Ok(match raised {
+            RaisedError::Text(text) => Value::String(lua.create_string(text)?),
+            RaisedError::Reply(text) => {
+                let table = lua.create_table()?;
+                table.raw_set("err", lua.create_string(text)?)?;
+                Value::Table(table)
+            }
+            RaisedError::CommandReply(text) => Value::Table(error_table(lua, text)?),
+        });
+    }
+    Ok(Value::String(lua.create_string(message_of(error))?))
+}
+
+/// The error that a function has raised, inside the errors of the functions that it has passed through.
+fn raised_in(error: &mlua::Error) -> Option<&RaisedError> {
+    match error {
+        mlua::Error::CallbackError { cause, .. } => raised_in(cause),
+        error => error.downcast_ref::<RaisedError>(),
+    }
+}
+
+/// The message of an error of Lua, without the traceback that mlua adds.
+fn message_of(error: &mlua::Error) -> String {
+    let text = match error {
+        mlua::Error::CallbackError { cause, .. } => return message_of(cause),
+        mlua::Error::RuntimeError(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match text.find("\nstack traceback:") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+/// Adds the function `name` to `table`.
 pub(super) fn register(
     lua: &Lua,
     table: &Table,
     name: &str,
-    function: impl Fn(&Lua, &Arguments) -> LibraryResult + 'static,
+    function: impl Fn(&Lua, &Arguments<'_>) -> LibraryResult + 'static,
 ) -> mlua::Result<()> {
     let owned = name.to_owned();
     let function = lua.create_function(move |lua, values: MultiValue| {
@@ -45,39 +113,48 @@ pub(super) fn register(
             values,
             function: &owned,
         };
-        match function(lua, &arguments) {
-            Ok(mut results) => {
-                results.push_front(Value::Boolean(true));
-                Ok(results)
-            }
-            Err(error) => raised(lua, error),
-        }
+        function(lua, &arguments).map_err(|error| raised(lua, error))
     })?;
     table.raw_set(name, function)
 }
 
-fn raised(lua: &Lua, error: LibraryError) -> mlua::Result<MultiValue> {
-    let value = match error {
-        LibraryError::Text(text) => {
-            let text = match position(lua) {
-                Some((_, short, line)) => format!("{short}:{line}: {text}"),
-                None => text,
-            };
-            Value::String(lua.create_string(text)?)
+/// Adds a function of Lua's own library that checks the time before it runs.
+pub(super) fn register_timed(
+    lua: &Lua,
+    table: &Table,
+    library: &str,
+    name: &str,
+) -> mlua::Result<()> {
+    let own: Function = lua.globals().get::<Table>(library)?.raw_get(name)?;
+    register(lua, table, name, move |_, args| {
+        if checked() {
+            return Err(aborted().into());
         }
-        LibraryError::Reply(text) => {
-            let table = lua.create_table()?;
-            table.raw_set("err", text)?;
-            Value::Table(table)
-        }
+        own.call::<MultiValue>(args.values.clone()).map_err(|error| {
+            match raised_in(&error) {
+                None if matches!(error, mlua::Error::RuntimeError(_)) => {
+                    LibraryError::Text(message_of(&error).replace("'?'", &format!("'{}'", args.function)))
+                }
+                _ => LibraryError::Lua(error),
+            }
+        })
+    })
+}
+
+fn raised(lua: &Lua, error: LibraryError) -> mlua::Error {
+    mlua::Error::external(match error {
+        LibraryError::Text(text) => RaisedError::Text(match position(lua) {
+            Some((_, short, line)) => format!("{short}:{line}: {text}"),
+            None => text,
+        }),
+        LibraryError::Reply(text) => RaisedError::Reply(text.into()),
         LibraryError::Lua(error) => {
             if matches!(error, mlua::Error::MemoryError(_)) {
                 with_host(|host| host.note_out_of_memory());
             }
-            return Err(error);
+            return error;
         }
-    };
-    Ok(MultiValue::from_vec(vec![Value::Boolean(false), value]))
+    })
 }
 
 /// The position of the innermost function of a script: its source, the source's short name and the line.
@@ -195,13 +272,6 @@ impl Arguments<'_> {
         !matches!(self.value(position), Value::Nil | Value::Boolean(false))
     }
 
-    /// The table at `position`.
-    pub(super) fn table(&self, position: usize) -> Result<&Table, LibraryError> {
-        match self.value(position) {
-            Value::Table(table) => Ok(table),
-            _ => Err(self.wrong_type(position, "table")),
-        }
-    }
 }
 
 /// Results of a function that returns one value.

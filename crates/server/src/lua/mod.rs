@@ -17,7 +17,8 @@
 //!
 //! # Invariants
 //! LUA-1  No script changes what a later script sees: globals and libraries refuse writes, and each script has its own
-//!     `KEYS` and `ARGV`. The seed of `math.random` is the same at the start of each script.
+//!     `KEYS` and `ARGV`. Only the sequence of `math.random`
+//!     continues.
 //! LUA-2  A script that must end (`ScriptHost::is_aborted`) does not catch that error.
 //! LUA-3  Between two checks of the time, a script runs at most [`engine::INSTRUCTIONS_PER_CHECK`] instructions, and each of
 //!     these takes time proportional to the state's memory at most.
@@ -26,7 +27,12 @@ pub(crate) mod bits;
 pub(crate) mod convert;
 pub(crate) mod engine;
 pub(crate) mod host;
+mod json;
 mod library;
+mod msgpack;
+mod pattern;
 mod random;
 pub(crate) mod redis;
 pub(crate) mod shebang;
+mod strings;
+mod structs;

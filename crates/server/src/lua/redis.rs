@@ -62,17 +62,16 @@ fn field(lua: &Lua, name: &str, text: &[u8]) -> LibraryResult {
     one(Value::Table(table))
 }
 
-/// `redis.error_reply(text)`. A text that starts with `-` begins with the error's code; another text gets `ERR`.
+/// `redis.error_reply(text)`. A text of several words begins with the error's code, after an optional `-`.
 fn error_reply(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
     let (1, Value::String(text)) = (args.len(), args.value(1)) else {
         return field(lua, "err", b"ERR wrong number or type of arguments");
     };
     let text = text.as_bytes();
-    let text = match text.strip_prefix(b"-") {
-        Some(text) if text.is_empty() => b"ERR ".to_vec(),
-        Some(text) if text.contains(&b' ') => text.to_vec(),
-        Some(text) => [b"ERR ", text].concat(),
-        None => [b"ERR ", &text[..]].concat(),
+    let text = text.strip_prefix(b"-").unwrap_or(&text);
+    let text = match text.contains(&b' ') {
+        true => text.to_vec(),
+        false => [b"ERR ", text].concat(),
     };
     field(lua, "err", &text)
 }
