@@ -101,7 +101,10 @@ fn categories(command: &Command) -> Vec<&'static str> {
     let mut all = Vec::new();
     for (category, applies) in [
         ("@keyspace", false),
-        ("@read", command.is(flag::READONLY)),
+        (
+            "@read",
+            command.is(flag::READONLY) && !command.is(flag::SCRIPT),
+        ),
         ("@write", command.is(flag::WRITE)),
         ("@string", false),
         ("@bitmap", false),

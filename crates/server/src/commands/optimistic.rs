@@ -142,13 +142,19 @@ impl TouchedKeys {
 
     /// Whether all keys have the versions that were read, at one moment.
     fn is_snapshot(&self, session: &mut dyn Session) -> Result<bool, Error> {
-        let (keys, reads): (Vec<_>, Vec<_>) =
-            self.iter().map(|(key, touched)| (key, touched.read)).unzip();
+        let (keys, reads): (Vec<_>, Vec<_>) = self
+            .iter()
+            .map(|(key, touched)| (key, touched.read))
+            .unzip();
         let (mut at, mut is_same) = (0, true);
         session.get_many_into(&keys, ReadView::Pending, &mut Vec::new(), &mut |meta, _| {
             is_same &= reads[at].is_none_or(|read| read == version_of(meta));
             at += 1;
-            if is_same { GetStep::NextKey } else { GetStep::Nothing }
+            if is_same {
+                GetStep::NextKey
+            } else {
+                GetStep::Nothing
+            }
         })?;
         Ok(is_same)
     }
@@ -270,10 +276,12 @@ impl Ops for OptimisticOps<'_> {
             return Ok(true);
         }
         let (from, mut version) = (out.len(), 0);
-        let found = self.session.get(key, ReadView::Pending, out, &mut |meta, out| {
-            version = meta.version;
-            head(meta, out)
-        })?;
+        let found = self
+            .session
+            .get(key, ReadView::Pending, out, &mut |meta, out| {
+                version = meta.version;
+                head(meta, out)
+            })?;
         let seen = self.note_read(key, if found { version } else { 0 });
         if seen.is_err() {
             out.truncate(from);
@@ -329,7 +337,10 @@ impl Ops for OptimisticOps<'_> {
             found = Some(*meta);
             true
         })?;
-        match decide(found.map(|meta| StoredItem { bytes: &bytes, meta })) {
+        match decide(found.map(|meta| StoredItem {
+            bytes: &bytes,
+            meta,
+        })) {
             UpdateDecision::Keep => Ok(version_of(found.as_ref())),
             UpdateDecision::Delete => self.delete(key).map(|_| 0),
             UpdateDecision::Put {
@@ -403,7 +414,11 @@ impl Ops for LockedOps<'_> {
 
 /// Whether an error of the store ends the group in which a command runs, instead of being the command's reply.
 pub(super) fn ends_group(error: &Error) -> bool {
-    error.is_full() || matches!(error, Error::Poisoned(_) | Error::NotInGroup | Error::Conflict)
+    error.is_full()
+        || matches!(
+            error,
+            Error::Poisoned(_) | Error::NotInGroup | Error::Conflict
+        )
 }
 
 /// Body of a group: runs commands, and decides whether their writes are applied. It must return a store's error that a
@@ -482,7 +497,10 @@ impl CommandContext<'_> {
         body: GroupBody<'_>,
     ) -> Result<GroupDecision, Error> {
         let names: Vec<(u8, Vec<u8>)> = touched.keys.keys().cloned().collect();
-        let keys: Vec<Key<'_>> = names.iter().map(|(db, bytes)| Key { db: *db, bytes }).collect();
+        let keys: Vec<Key<'_>> = names
+            .iter()
+            .map(|(db, bytes)| Key { db: *db, bytes })
+            .collect();
         self.with_group(&keys, executes_long, &mut |ctx| {
             let StoreAccess::Group(ops) = &mut ctx.store else {
                 return Ok(GroupDecision::Abandon);

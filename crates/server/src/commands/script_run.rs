@@ -55,7 +55,9 @@ impl ScriptAbort {
         CommandError::Fixed(match self {
             ScriptAbort::Long => return CommandError::Long,
             ScriptAbort::Store(error) => return CommandError::Store(error),
-            ScriptAbort::Killed => "ERR Error running script: Script killed by user with SCRIPT KILL.",
+            ScriptAbort::Killed => {
+                "ERR Error running script: Script killed by user with SCRIPT KILL."
+            }
             ScriptAbort::Stopping => "ERR Error running script: the server is stopping",
             ScriptAbort::OutOfMemory => "ERR Error running script: not enough memory",
             ScriptAbort::Locked => {

@@ -93,7 +93,9 @@ fn find_named(
     engine: &mut ScriptEngine,
     name: &[u8],
 ) -> Result<Rc<CompiledScript>, CommandError> {
-    let name = std::str::from_utf8(name).map_err(|_| NO_SCRIPT)?.to_ascii_lowercase();
+    let name = std::str::from_utf8(name)
+        .map_err(|_| NO_SCRIPT)?
+        .to_ascii_lowercase();
     if let Some(script) = engine.find_named(&name) {
         return Ok(script);
     }

@@ -4,6 +4,9 @@ use mlua::{Lua, Table, Value};
 
 use super::library::{Arguments, LibraryError, LibraryResult, one, register};
 
+type Unary = fn(u32) -> u32;
+type Binary = fn(u32, u32) -> u32;
+
 /// Converts a number to 32 bits, rounding half to even.
 fn to_bits(number: f64) -> u32 {
     let number = number.round_ties_even();
@@ -25,15 +28,21 @@ fn result(bits: u32) -> LibraryResult {
 /// The library's functions.
 pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    let unary: [(&str, fn(u32) -> u32); 3] =
-        [("tobit", |a| a), ("bnot", |a| !a), ("bswap", u32::swap_bytes)];
+    let unary: [(&str, Unary); 3] = [
+        ("tobit", |a| a),
+        ("bnot", |a| !a),
+        ("bswap", u32::swap_bytes),
+    ];
     for (name, operation) in unary {
         register(lua, &table, name, move |lua, args| {
             result(operation(operand(lua, args, 1)?))
         })?;
     }
-    let many: [(&str, fn(u32, u32) -> u32); 3] =
-        [("band", |a, b| a & b), ("bor", |a, b| a | b), ("bxor", |a, b| a ^ b)];
+    let many: [(&str, Binary); 3] = [
+        ("band", |a, b| a & b),
+        ("bor", |a, b| a | b),
+        ("bxor", |a, b| a ^ b),
+    ];
     for (name, operation) in many {
         register(lua, &table, name, move |lua, args| {
             let mut bits = operand(lua, args, 1)?;
@@ -43,7 +52,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
             result(bits)
         })?;
     }
-    let shifts: [(&str, fn(u32, u32) -> u32); 5] = [
+    let shifts: [(&str, Binary); 5] = [
         ("lshift", |a, n| a << n),
         ("rshift", |a, n| a >> n),
         ("arshift", |a, n| (a as i32 >> n) as u32),

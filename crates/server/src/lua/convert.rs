@@ -5,6 +5,7 @@ use mlua::{Lua, Table, Value};
 use super::host::ReplyVersions;
 use crate::buffers::reply::ReplySink;
 use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::parse::ArgsBuffer;
 use crate::protocol::resp::{RespVersion, reply};
 
 /// Most nested tables of a script's result.
@@ -29,7 +30,10 @@ pub(super) fn value_of<'b>(lua: &Lua, bytes: &'b [u8]) -> mlua::Result<(Value, &
             let content = &rest[..len.min(rest.len())];
             let text = lua.create_table()?;
             text.raw_set("format", lua.create_string(&content[..3.min(len)])?)?;
-            text.raw_set("string", lua.create_string(content.get(4..).unwrap_or_default())?)?;
+            text.raw_set(
+                "string",
+                lua.create_string(content.get(4..).unwrap_or_default())?,
+            )?;
             let value = field(lua, "verbatim_string", Value::Table(text))?;
             return Ok((value, rest.get(len + 2..).unwrap_or_default()));
         }
@@ -72,11 +76,7 @@ pub(super) fn error_table(lua: &Lua, text: &[u8]) -> mlua::Result<Table> {
     Ok(table)
 }
 
-fn array_of<'b>(
-    lua: &Lua,
-    mut rest: &'b [u8],
-    count: usize,
-) -> mlua::Result<(Value, &'b [u8])> {
+fn array_of<'b>(lua: &Lua, mut rest: &'b [u8], count: usize) -> mlua::Result<(Value, &'b [u8])> {
     let table = lua.create_table_with_capacity(count, 0)?;
     for at in 1..=count {
         let (value, after) = value_of(lua, rest)?;
@@ -289,6 +289,36 @@ pub(super) fn general(number: f64, digits: usize) -> String {
     }
     let decimals = usize::try_from(digits as i32 - 1 - exponent).unwrap_or(0);
     trim(&format!("{number:.decimals$}"))
+}
+
+/// Reads the arguments of `redis.call`: strings and numbers.
+pub(super) fn read_arguments<'v>(
+    values: impl Iterator<Item = &'v Value>,
+    args: &mut ArgsBuffer,
+) -> Result<(), Vec<u8>> {
+    for value in values {
+        match value {
+            Value::String(text) => args.push(&text.as_bytes()),
+            Value::Integer(number) => args.push(number.to_string().as_bytes()),
+            Value::Number(number) => args.push(number_argument(*number).as_bytes()),
+            _ => {
+                let text = "ERR Lua redis lib command arguments must be strings or integers";
+                return Err(text.into());
+            }
+        }
+    }
+    match args.is_empty() {
+        true => Err("ERR Please specify at least one argument for this redis lib call".into()),
+        false => Ok(()),
+    }
+}
+
+fn number_argument(number: f64) -> String {
+    match number {
+        n if n.is_nan() => if n.is_sign_negative() { "-nan" } else { "nan" }.to_owned(),
+        n if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.to_owned(),
+        n => general(n, 17),
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState,
 };
 
-use super::convert::{error_table, general, reply_of, value_of};
+use super::convert::{error_table, read_arguments, reply_of, value_of};
 use super::host::{HOST, ScriptHost, aborted, checked, with_host};
 use super::library::{PRELUDE_NAME, RaisedError, plain, position, register_timed};
 use super::random::Rand48;
@@ -177,9 +177,9 @@ impl ScriptEngine {
         host: &mut (dyn ScriptHost + '_),
         out: &mut ReplyBuffer,
     ) -> ScriptOutcome {
-        let called = self.set_arguments(keys, argv).and_then(|()| {
-            HOST.set(host, || self.run.call::<(Value, Value)>(&script.function))
-        });
+        let called = self
+            .set_arguments(keys, argv)
+            .and_then(|()| HOST.set(host, || self.run.call::<(Value, Value)>(&script.function)));
         let (succeeded, value) = match called {
             Ok((succeeded, value)) => (succeeded == Value::Boolean(true), value),
             Err(error) => {
@@ -245,17 +245,13 @@ fn append_error(out: &mut ReplyBuffer, problem: &Value, label: &str) -> mlua::Re
 }
 
 /// Creates the functions that the prelude needs.
-fn host_table(
-    lua: &Lua,
-    random: &Rc<Cell<Rand48>>,
-    reply_bytes_max: usize,
-) -> mlua::Result<Table> {
+fn host_table(lua: &Lua, random: &Rc<Cell<Rand48>>, reply_bytes_max: usize) -> mlua::Result<Table> {
     let host = lua.create_table()?;
-    let is_aborted = lua.create_function(|_, ()| {
-        Ok(with_host(|host| host.is_aborted()).unwrap_or(false))
-    })?;
+    let is_aborted =
+        lua.create_function(|_, ()| Ok(with_host(|host| host.is_aborted()).unwrap_or(false)))?;
     host.raw_set("is_aborted", is_aborted)?;
-    let check_time = lua.create_function(|_, ()| if checked() { Err(aborted()) } else { Ok(()) })?;
+    let check_time =
+        lua.create_function(|_, ()| if checked() { Err(aborted()) } else { Ok(()) })?;
     host.raw_set("check_time", check_time)?;
     let place = lua.create_function(|lua, ()| {
         Ok(position(lua).map_or((None, None), |(source, _, line)| (Some(source), Some(line))))
@@ -312,7 +308,9 @@ fn call_function(lua: &Lua, reply_bytes_max: usize, raises: bool) -> mlua::Resul
             Some(text) => {
                 let text = text.strip_suffix(b"\r\n").unwrap_or(text);
                 if raises {
-                    return Err(mlua::Error::external(RaisedError::CommandReply(text.to_vec())));
+                    return Err(mlua::Error::external(RaisedError::CommandReply(
+                        text.to_vec(),
+                    )));
                 }
                 error_table(lua, text).map(Value::Table)
             }
@@ -321,34 +319,4 @@ fn call_function(lua: &Lua, reply_bytes_max: usize, raises: bool) -> mlua::Resul
             with_host(|host| host.note_out_of_memory());
         })
     })
-}
-
-/// Reads the arguments of `redis.call`: strings and numbers.
-pub(super) fn read_arguments<'v>(
-    values: impl Iterator<Item = &'v Value>,
-    args: &mut ArgsBuffer,
-) -> Result<(), Vec<u8>> {
-    for value in values {
-        match value {
-            Value::String(text) => args.push(&text.as_bytes()),
-            Value::Integer(number) => args.push(number.to_string().as_bytes()),
-            Value::Number(number) => args.push(number_argument(*number).as_bytes()),
-            _ => {
-                let text = "ERR Lua redis lib command arguments must be strings or integers";
-                return Err(text.into());
-            }
-        }
-    }
-    match args.is_empty() {
-        true => Err("ERR Please specify at least one argument for this redis lib call".into()),
-        false => Ok(()),
-    }
-}
-
-fn number_argument(number: f64) -> String {
-    match number {
-        n if n.is_nan() => if n.is_sign_negative() { "-nan" } else { "nan" }.to_owned(),
-        n if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.to_owned(),
-        n => general(n, 17),
-    }
 }

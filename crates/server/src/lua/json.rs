@@ -25,7 +25,9 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     table.raw_set("_VERSION", "2.1.0")?;
     register(lua, &table, "encode", encode)?;
     register(lua, &table, "decode", decode)?;
-    register(lua, &table, "new", |lua, _| one(Value::Table(library(lua)?)))?;
+    register(lua, &table, "new", |lua, _| {
+        one(Value::Table(library(lua)?))
+    })?;
     // The limits are fixed, because all scripts share the library (LUA-1).
     for name in [
         "decode_invalid_numbers",
@@ -85,7 +87,10 @@ fn append(
         Value::Number(number) => out.extend_from_slice(number_text(*number)?.as_bytes()),
         Value::String(text) => append_string(out, &text.as_bytes()),
         Value::Table(_) if depth >= DEPTH_MAX => {
-            return failure(format!("Cannot serialise, excessive depth ({})", depth + 1));
+            return failure(format!(
+                "Cannot serialise, excessive nesting ({})",
+                depth + 1
+            ));
         }
         Value::Table(table) => append_table(out, table, depth + 1, pace)?,
         other => {
@@ -174,8 +179,10 @@ fn append_table(
             Value::String(text) => append_string(out, &text.as_bytes()),
             Value::Integer(number) => append_number_key(out, number as f64)?,
             Value::Number(number) => append_number_key(out, number)?,
-            _ => {
-                return failure("Cannot serialise table: table key must be a number or string");
+            other => {
+                let name = other.type_name();
+                let text = "table key must be a number or string";
+                return failure(format!("Cannot serialise {name}: {text}"));
             }
         }
         out.push(b':');
@@ -376,10 +383,16 @@ impl JsonParser<'_> {
     fn number(&mut self) -> Token {
         let rest = &self.text[self.start..];
         let unsigned = rest.strip_prefix(b"-").unwrap_or(rest);
-        let sign = if rest.len() == unsigned.len() { 1.0 } else { -1.0 };
+        let sign = if rest.len() == unsigned.len() {
+            1.0
+        } else {
+            -1.0
+        };
         let sign_len = rest.len() - unsigned.len();
         let is_word = |word: &[u8]| {
-            unsigned.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
+            unsigned
+                .get(..word.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(word))
         };
         let (value, len) = if is_word(b"infinity") {
             (f64::INFINITY, 8)
@@ -388,13 +401,25 @@ impl JsonParser<'_> {
         } else if is_word(b"nan") {
             (f64::NAN, 3)
         } else if is_word(b"0x") {
-            let digits = unsigned[2..].iter().take_while(|b| b.is_ascii_hexdigit()).count();
+            let digits = unsigned[2..]
+                .iter()
+                .take_while(|b| b.is_ascii_hexdigit())
+                .count();
             let text = std::str::from_utf8(&unsigned[2..2 + digits]).unwrap_or("");
-            (u64::from_str_radix(text, 16).unwrap_or(0) as f64, 2 + digits)
+            (
+                u64::from_str_radix(text, 16).unwrap_or(0) as f64,
+                2 + digits,
+            )
         } else {
             match decimal(unsigned) {
                 Some(number) => number,
-                None => return Token::Invalid(if sign_len > 0 { "invalid number" } else { "invalid token" }),
+                None => {
+                    return Token::Invalid(if sign_len > 0 {
+                        "invalid number"
+                    } else {
+                        "invalid token"
+                    });
+                }
             }
         };
         self.at = self.start + sign_len + len;
@@ -405,6 +430,7 @@ impl JsonParser<'_> {
         let mut out = Vec::new();
         loop {
             let Some(&byte) = self.text.get(self.at) else {
+                self.start = self.at;
                 return Token::Invalid("unexpected end of string");
             };
             self.at += 1;
@@ -429,7 +455,13 @@ impl JsonParser<'_> {
             b'n' => b'\n',
             b'r' => b'\r',
             b't' => b'\t',
-            b'u' => return self.unicode(out).ok_or("invalid unicode escape code"),
+            b'u' => {
+                let escape = self.at - 2;
+                return self.unicode(out).ok_or_else(|| {
+                    self.start = escape;
+                    "invalid unicode escape code"
+                });
+            }
             _ => {
                 self.start = self.at - 2;
                 return Err("invalid escape code");
@@ -447,7 +479,9 @@ impl JsonParser<'_> {
                     return None;
                 }
                 self.at += 2;
-                let second = self.four_digits().filter(|code| (0xdc00..0xe000).contains(code))?;
+                let second = self
+                    .four_digits()
+                    .filter(|code| (0xdc00..0xe000).contains(code))?;
                 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00)
             }
             code => code,
@@ -468,7 +502,12 @@ impl JsonParser<'_> {
 
 /// The decimal number at the start of `text`, and its length.
 fn decimal(text: &[u8]) -> Option<(f64, usize)> {
-    let digits = |from: usize| text[from..].iter().take_while(|b| b.is_ascii_digit()).count();
+    let digits = |from: usize| {
+        text[from..]
+            .iter()
+            .take_while(|b| b.is_ascii_digit())
+            .count()
+    };
     let whole = digits(0);
     let mut len = whole;
     if text.get(len) == Some(&b'.') {
@@ -479,7 +518,11 @@ fn decimal(text: &[u8]) -> Option<(f64, usize)> {
     }
     if let Some(b'e' | b'E') = text.get(len) {
         let signed = len + 1 + usize::from(matches!(text.get(len + 1), Some(b'+' | b'-')));
-        let exponent = if signed <= text.len() { digits(signed) } else { 0 };
+        let exponent = if signed <= text.len() {
+            digits(signed)
+        } else {
+            0
+        };
         if exponent > 0 {
             len = signed + exponent;
         }

@@ -130,14 +130,13 @@ pub(super) fn register_timed(
         if checked() {
             return Err(aborted().into());
         }
-        own.call::<MultiValue>(args.values.clone()).map_err(|error| {
-            match raised_in(&error) {
-                None if matches!(error, mlua::Error::RuntimeError(_)) => {
-                    LibraryError::Text(message_of(&error).replace("'?'", &format!("'{}'", args.function)))
-                }
+        own.call::<MultiValue>(args.values.clone())
+            .map_err(|error| match raised_in(&error) {
+                None if matches!(error, mlua::Error::RuntimeError(_)) => LibraryError::Text(
+                    message_of(&error).replace("'?'", &format!("'{}'", args.function)),
+                ),
                 _ => LibraryError::Lua(error),
-            }
-        })
+            })
     })
 }
 
@@ -219,7 +218,9 @@ impl Arguments<'_> {
             Value::String(text) => Ok(text.as_bytes().to_vec()),
             Value::Integer(_) | Value::Number(_) => {
                 let text = lua.coerce_string(self.value(position).clone())?;
-                Ok(text.map(|text| text.as_bytes().to_vec()).unwrap_or_default())
+                Ok(text
+                    .map(|text| text.as_bytes().to_vec())
+                    .unwrap_or_default())
             }
             _ => Err(self.wrong_type(position, "string")),
         }
@@ -271,7 +272,6 @@ impl Arguments<'_> {
     pub(super) fn flag(&self, position: usize) -> bool {
         !matches!(self.value(position), Value::Nil | Value::Boolean(false))
     }
-
 }
 
 /// Results of a function that returns one value.

@@ -51,10 +51,10 @@ fn step(count: &mut usize) -> Result<(), LibraryError> {
     }
 }
 
-/// Appends a big-endian number after its marker.
+/// Appends a number after its marker, in big-endian order. `bytes` are in little-endian order.
 fn marked<const N: usize>(out: &mut Vec<u8>, marker: u8, bytes: [u8; N]) {
     out.push(marker);
-    out.extend_from_slice(&bytes);
+    out.extend(bytes.iter().rev());
 }
 
 fn append(
@@ -81,26 +81,27 @@ fn append_integer(out: &mut Vec<u8>, number: i64) {
         0..=0x7f => out.push(number as u8),
         -32..0 => out.push(number as i8 as u8),
         0x80..=0xff => marked(out, 0xcc, [number as u8]),
-        0x100..=0xffff => marked(out, 0xcd, (number as u16).to_be_bytes()),
-        0x1_0000..=0xffff_ffff => marked(out, 0xce, (number as u32).to_be_bytes()),
-        0.. => marked(out, 0xcf, (number as u64).to_be_bytes()),
-        -0x80..0 => marked(out, 0xd0, (number as i8).to_be_bytes()),
-        -0x8000..0 => marked(out, 0xd1, (number as i16).to_be_bytes()),
-        -0x8000_0000..0 => marked(out, 0xd2, (number as i32).to_be_bytes()),
-        _ => marked(out, 0xd3, number.to_be_bytes()),
+        0x100..=0xffff => marked(out, 0xcd, (number as u16).to_le_bytes()),
+        0x1_0000..=0xffff_ffff => marked(out, 0xce, (number as u32).to_le_bytes()),
+        0x1_0000_0000.. => marked(out, 0xcf, (number as u64).to_le_bytes()),
+        -0x80..-32 => marked(out, 0xd0, (number as i8).to_le_bytes()),
+        -0x8000..-0x80 => marked(out, 0xd1, (number as i16).to_le_bytes()),
+        -0x8000_0000..-0x8000 => marked(out, 0xd2, (number as i32).to_le_bytes()),
+        _ => marked(out, 0xd3, number.to_le_bytes()),
     }
 }
 
 fn append_number(out: &mut Vec<u8>, number: f64) {
-    const INTEGERS: std::ops::Range<f64> = -9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0;
+    const INTEGERS: std::ops::Range<f64> =
+        -9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0;
     if number.fract() == 0.0 && INTEGERS.contains(&number) {
         return append_integer(out, number as i64);
     }
     let short = number as f32;
     if f64::from(short) == number {
-        marked(out, 0xca, short.to_be_bytes());
+        marked(out, 0xca, short.to_le_bytes());
     } else {
-        marked(out, 0xcb, number.to_be_bytes());
+        marked(out, 0xcb, number.to_le_bytes());
     }
 }
 
@@ -108,8 +109,8 @@ fn append_string(out: &mut Vec<u8>, text: &[u8]) {
     match text.len() {
         len @ 0..32 => out.push(0xa0 | len as u8),
         len @ 32..=0xff => marked(out, 0xd9, [len as u8]),
-        len @ 0x100..=0xffff => marked(out, 0xda, (len as u16).to_be_bytes()),
-        len => marked(out, 0xdb, (len as u32).to_be_bytes()),
+        len @ 0x100..=0xffff => marked(out, 0xda, (len as u16).to_le_bytes()),
+        len => marked(out, 0xdb, (len as u32).to_le_bytes()),
     }
     out.extend_from_slice(text);
 }
@@ -118,8 +119,8 @@ fn append_string(out: &mut Vec<u8>, text: &[u8]) {
 fn append_header(out: &mut Vec<u8>, base: u8, long: u8, len: usize) {
     match len {
         0..16 => out.push(base | len as u8),
-        16..=0xffff => marked(out, long, (len as u16).to_be_bytes()),
-        _ => marked(out, long + 1, (len as u32).to_be_bytes()),
+        16..=0xffff => marked(out, long, (len as u16).to_le_bytes()),
+        _ => marked(out, long + 1, (len as u32).to_le_bytes()),
     }
 }
 
@@ -196,7 +197,11 @@ fn unpack(lua: &Lua, args: &Arguments<'_>, limit: i64, offset: i64) -> LibraryRe
         values.push(reader.value(0)?);
     }
     if !is_whole {
-        let next = if reader.at == text.len() { -1.0 } else { reader.at as f64 };
+        let next = if reader.at == text.len() {
+            -1.0
+        } else {
+            reader.at as f64
+        };
         values.insert(0, Value::Number(next));
     }
     Ok(MultiValue::from_vec(values))
@@ -214,7 +219,8 @@ impl PackReader<'_> {
     fn bytes(&mut self, len: usize) -> Result<&[u8], LibraryError> {
         let end = self.at.checked_add(len);
         let bytes = end.and_then(|end| self.text.get(self.at..end));
-        let bytes = bytes.ok_or_else(|| LibraryError::Text("Missing bytes in input.".to_owned()))?;
+        let bytes =
+            bytes.ok_or_else(|| LibraryError::Text("Missing bytes in input.".to_owned()))?;
         self.at += len;
         Ok(bytes)
     }
@@ -222,7 +228,9 @@ impl PackReader<'_> {
     /// Reads an unsigned big-endian number of `len` bytes.
     fn unsigned(&mut self, len: usize) -> Result<u64, LibraryError> {
         let bytes = self.bytes(len)?;
-        Ok(bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+        Ok(bytes
+            .iter()
+            .fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
     /// Reads a signed big-endian number of `len` bytes.
@@ -248,10 +256,6 @@ impl PackReader<'_> {
             0xa0..=0xbf => self.string(usize::from(marker & 0x1f)),
             0xc0 => Ok(Value::Nil),
             0xc2 | 0xc3 => Ok(Value::Boolean(marker == 0xc3)),
-            0xc4..=0xc6 => {
-                let len = self.length(1 << (marker - 0xc4))?;
-                self.string(len)
-            }
             0xca => number(f64::from(f32::from_bits(self.unsigned(4)? as u32))),
             0xcb => number(f64::from_bits(self.unsigned(8)?)),
             0xcc..=0xcf => number(self.unsigned(1 << (marker - 0xcc))? as f64),

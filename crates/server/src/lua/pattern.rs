@@ -390,7 +390,10 @@ mod tests {
         for pattern in ["[a", "%", "(a", "a)", "%bx", "%fa", "%1"] {
             let mut matcher = Matcher::new(b"aaa", pattern.as_bytes());
             let found = matcher.find(0);
-            let is_open = matcher.captures().iter().any(|c| matches!(c, Capture::Open(_)));
+            let is_open = matcher
+                .captures()
+                .iter()
+                .any(|c| matches!(c, Capture::Open(_)));
             assert!(found.is_err() || is_open, "{pattern}");
         }
     }

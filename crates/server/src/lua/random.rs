@@ -46,8 +46,16 @@ pub(super) fn library(lua: &Lua, state: &Rc<Cell<Rand48>>) -> mlua::Result<Table
         let (low, high, position) = match args.len() {
             0 => return one(Value::Number(fraction)),
             1 => (1.0, args.integer(lua, 1)? as f64, 1),
-            2 => (args.integer(lua, 1)? as f64, args.integer(lua, 2)? as f64, 2),
-            _ => return Err(super::library::LibraryError::Text("wrong number of arguments".to_owned())),
+            2 => (
+                args.integer(lua, 1)? as f64,
+                args.integer(lua, 2)? as f64,
+                2,
+            ),
+            _ => {
+                return Err(super::library::LibraryError::Text(
+                    "wrong number of arguments".to_owned(),
+                ));
+            }
         };
         if low > high {
             return Err(args.bad(position, "interval is empty"));

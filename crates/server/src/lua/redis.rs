@@ -3,7 +3,7 @@
 use mlua::{Lua, Table, Value};
 use sha1::{Digest, Sha1};
 
-use super::engine::read_arguments;
+use super::convert::read_arguments;
 use super::host::{LogLevel, with_host};
 use super::library::{Arguments, LibraryError, LibraryResult, nothing, one, register};
 use crate::protocol::resp::RespVersion;
@@ -14,7 +14,10 @@ const VERSION: [u32; 3] = [7, 0, 15];
 
 /// Returns the SHA1 of `bytes` in hexadecimal digits.
 pub(crate) fn sha1_hex(bytes: &[u8]) -> String {
-    Sha1::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha1::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// The library's functions and constants.
@@ -50,7 +53,9 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     register(lua, &table, "setresp", set_resp)?;
     register(lua, &table, "acl_check_cmd", acl_check_cmd)?;
     register(lua, &table, "set_repl", set_repl)?;
-    register(lua, &table, "replicate_commands", |_, _| one(Value::Boolean(true)))?;
+    register(lua, &table, "replicate_commands", |_, _| {
+        one(Value::Boolean(true))
+    })?;
     register(lua, &table, "breakpoint", |_, _| one(Value::Boolean(false)))?;
     register(lua, &table, "debug", |_, _| nothing())?;
     Ok(table)

@@ -39,7 +39,9 @@ pub(crate) fn split(body: &[u8]) -> Result<(ScriptFlags, &[u8]), Vec<u8>> {
     }
     let end = body.iter().position(|&b| b == b'\n');
     let end = end.ok_or_else(|| b"ERR Invalid script shebang".to_vec())?;
-    let mut words = body[..end].split(|&b| b == b' ').filter(|word| !word.is_empty());
+    let mut words = body[..end]
+        .split(|&b| b == b' ')
+        .filter(|word| !word.is_empty());
     let engine = words.next().unwrap_or_default();
     if engine != b"#!lua" {
         return Err([b"ERR Unexpected engine in script shebang: ", engine].concat());

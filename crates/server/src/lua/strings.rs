@@ -3,9 +3,7 @@
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::host::{aborted, checked};
-use super::library::{
-    Arguments, LibraryError, LibraryResult, one, register, register_timed,
-};
+use super::library::{Arguments, LibraryError, LibraryResult, one, register, register_timed};
 use super::pattern::{Capture, Matcher, PatternError};
 
 /// Most bytes that `string.rep` builds.
@@ -105,7 +103,9 @@ fn captured(
         return Ok(vec![capture_value(lua, text, capture)?]);
     }
     let captures = matcher.captures().iter();
-    captures.map(|&capture| capture_value(lua, text, capture)).collect()
+    captures
+        .map(|&capture| capture_value(lua, text, capture))
+        .collect()
 }
 
 fn is_plain(pattern: &[u8]) -> bool {
@@ -201,7 +201,9 @@ fn gsub(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
             count += 1;
             let piece = (at, end);
             match &replacement {
-                Some(template) => expand(lua, &mut out, &matcher, &text, piece, &template.as_bytes())?,
+                Some(template) => {
+                    expand(lua, &mut out, &matcher, &text, piece, &template.as_bytes())?
+                }
                 None => replace(lua, &mut out, &matcher, &text, piece, args.value(3))?,
             }
         }
@@ -226,7 +228,10 @@ fn gsub(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
     }
     out.extend_from_slice(&text[at.min(text.len())..]);
     let result = Value::String(lua.create_string(&out)?);
-    Ok(MultiValue::from_vec(vec![result, Value::Number(count as f64)]))
+    Ok(MultiValue::from_vec(vec![
+        result,
+        Value::Number(count as f64),
+    ]))
 }
 
 /// Appends a replacement string, in which `%1` stands for a capture and `%0` for the match.

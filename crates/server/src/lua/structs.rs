@@ -6,7 +6,7 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::library::{Arguments, LibraryError, LibraryResult, one, register};
+use super::library::{Arguments, LibraryError, LibraryResult, bad_argument, one, register};
 
 /// Largest integer, in bytes.
 const INTEGER_BYTES_MAX: usize = 32;
@@ -41,14 +41,17 @@ enum Field {
 
 /// A format that is being read.
 struct Format<'a> {
+    /// The function that reads it, for messages.
+    function: &'static str,
     rest: &'a [u8],
     is_little: bool,
     align: usize,
 }
 
 impl Format<'_> {
-    fn new(rest: &[u8]) -> Format<'_> {
+    fn new<'a>(function: &'static str, rest: &'a [u8]) -> Format<'a> {
         Format {
+            function,
             rest,
             is_little: true,
             align: 1,
@@ -113,8 +116,8 @@ impl Format<'_> {
                 b's' => Field::ZeroEnded,
                 b'c' => Field::Bytes(self.number()?.unwrap_or(1)),
                 other => {
-                    let option = char::from(other);
-                    return failure(format!("invalid format option '{option}'"));
+                    let problem = format!("invalid format option '{}'", char::from(other));
+                    return Err(bad_argument(1, self.function, &problem));
                 }
             };
             let natural = match field {
@@ -133,7 +136,7 @@ impl Format<'_> {
 fn padding(len: usize, align: usize) -> Result<usize, LibraryError> {
     match align.is_power_of_two() {
         true => Ok(len.next_multiple_of(align) - len),
-        false => failure("alignment is not a power of 2"),
+        false => failure(format!("alignment {align} is not a power of 2")),
     }
 }
 
@@ -141,7 +144,7 @@ fn padding(len: usize, align: usize) -> Result<usize, LibraryError> {
 fn pack(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
     let text = args.string(lua, 1)?;
     let text = text.as_bytes();
-    let (mut format, mut out, mut position) = (Format::new(&text), Vec::new(), 2);
+    let (mut format, mut out, mut position) = (Format::new("pack", &text), Vec::new(), 2);
     while let Some((field, align)) = format.next()? {
         out.resize(out.len() + padding(out.len(), align)?, 0);
         match field {
@@ -172,7 +175,7 @@ fn pack(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
                 let bytes = args.bytes(lua, position)?;
                 let len = if len == 0 { bytes.len() } else { len };
                 if bytes.len() < len {
-                    return Err(args.bad(position, "string too short"));
+                    return Err(args.bad(position + 1, "string too short"));
                 }
                 out.extend_from_slice(&bytes[..len]);
             }
@@ -203,10 +206,12 @@ fn unpack(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
     let (text, data) = (args.string(lua, 1)?, args.string(lua, 2)?);
     let (text, data) = (text.as_bytes(), data.as_bytes());
     let position = args.integer_or(lua, 3, 1)?;
-    let Some(mut at) = position.checked_sub(1).and_then(|at| usize::try_from(at).ok()) else {
+    if position == 0 {
         return Err(args.bad(3, "offset must be 1 or greater"));
-    };
-    let (mut format, mut values) = (Format::new(&text), Vec::<Value>::new());
+    }
+    // A negative position is after the end.
+    let mut at = usize::try_from(position).map_or(usize::MAX / 2, |position| position - 1);
+    let (mut format, mut values) = (Format::new("unpack", &text), Vec::<Value>::new());
     while let Some((field, align)) = format.next()? {
         at = at.saturating_add(padding(at.min(data.len()), align)?);
         let rest = data.get(at..).unwrap_or_default();
@@ -289,7 +294,7 @@ fn read_integer(bytes: &[u8], is_little: bool, is_signed: bool) -> f64 {
 fn size(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
     let text = args.string(lua, 1)?;
     let text = text.as_bytes();
-    let (mut format, mut total) = (Format::new(&text), 0_usize);
+    let (mut format, mut total) = (Format::new("size", &text), 0_usize);
     while let Some((field, align)) = format.next()? {
         total += padding(total, align)?;
         total += match field {
@@ -297,8 +302,8 @@ fn size(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
             Field::Integer { bytes, .. } => bytes,
             Field::Float => 4,
             Field::Double => 8,
-            Field::ZeroEnded => return Err(args.bad(1, "variable-size format in call to size")),
-            Field::Bytes(0) => return Err(args.bad(1, "variable-length format in call to size")),
+            Field::ZeroEnded => return Err(args.bad(1, "option 's' has no fixed size")),
+            Field::Bytes(0) => return Err(args.bad(1, "option 'c0' has no fixed size")),
             Field::Bytes(len) => len,
         };
     }

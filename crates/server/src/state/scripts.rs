@@ -150,7 +150,10 @@ impl ScriptRegistry {
     /// The script `name`.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<[u8]>> {
         let scripts = lock(&self.scripts);
-        scripts.by_name.get(name).map(|script| Arc::clone(&script.body))
+        scripts
+            .by_name
+            .get(name)
+            .map(|script| Arc::clone(&script.body))
     }
 
     /// Removes all scripts.
