@@ -13,7 +13,7 @@
 
 use std::time::Instant;
 
-use farbank_store::{Ops, Session};
+use farbank_store::{Error, Ops, Session};
 
 use crate::buffers::input::InputBuffer;
 use crate::buffers::pool::BufferPool;
@@ -140,6 +140,20 @@ pub(crate) struct Turn<'a> {
 pub(crate) enum StoreAccess<'a> {
     Session(&'a mut dyn Session),
     Group(&'a mut dyn Ops),
+    /// A group whose keys are not known before it ends.
+    Optimistic(&'a mut dyn OptimisticAccess),
+}
+
+/// Access to the store inside a group whose keys are not known before it ends.
+pub(crate) trait OptimisticAccess {
+    /// Operations on single keys.
+    fn ops(&mut self) -> &mut dyn Ops;
+
+    /// The session, for commands that visit all keys. They see the store without the group's writes.
+    fn session(&mut self) -> &mut dyn Session;
+
+    /// Removes every key at once, and the group's writes so far.
+    fn flush_all(&mut self) -> Result<(), Error>;
 }
 
 impl StoreAccess<'_> {
@@ -149,6 +163,16 @@ impl StoreAccess<'_> {
         match self {
             StoreAccess::Session(session) => &mut **session,
             StoreAccess::Group(ops) => &mut **ops,
+            StoreAccess::Optimistic(access) => access.ops(),
+        }
+    }
+
+    /// The same access, for a shorter time.
+    pub(crate) fn reborrow(&mut self) -> StoreAccess<'_> {
+        match self {
+            StoreAccess::Session(session) => StoreAccess::Session(&mut **session),
+            StoreAccess::Group(ops) => StoreAccess::Group(&mut **ops),
+            StoreAccess::Optimistic(access) => StoreAccess::Optimistic(&mut **access),
         }
     }
 }

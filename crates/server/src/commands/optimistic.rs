@@ -22,6 +22,10 @@
 //!     effect is the same as if it had run at that moment. A body without writes that has read several keys is
 //!     validated in the same way.
 //!
+//! Commands that visit all keys (KEYS, SCAN, DBSIZE, RANDOMKEY) are outside of this: they see the store without the body's
+//! writes, and what they have seen is not validated. FLUSHALL takes effect at once, and the body's effect is that of its
+//! commands after it.
+//!
 //! Versions of values differ, but all absent keys have version 0. A key that was absent, then written and deleted again, is
 //! absent as it was read, so SRV-OPT-3 holds for its value.
 
@@ -33,7 +37,7 @@ use farbank_store::{
 };
 
 use super::context::CommandContext;
-use crate::exec_context::{RequestFigures, StoreAccess};
+use crate::exec_context::{OptimisticAccess, RequestFigures, StoreAccess};
 
 /// Rounds in which the body runs without locks.
 const OPTIMISTIC_ROUNDS: usize = 2;
@@ -103,6 +107,8 @@ pub(super) struct TouchedKeys {
     has_changes: bool,
     /// A second read of a key has found another version.
     has_conflict: bool,
+    /// A command has visited all keys, which it cannot do inside a group of known keys.
+    has_walked: bool,
 }
 
 impl TouchedKeys {
@@ -110,6 +116,7 @@ impl TouchedKeys {
     fn restart(&mut self) {
         self.keys.clear();
         (self.has_changes, self.has_conflict) = (false, false);
+        self.has_walked = false;
     }
 
     fn entry(&mut self, key: Key<'_>) -> &mut TouchedKey {
@@ -255,6 +262,23 @@ impl OptimisticOps<'_> {
     fn change(&mut self, key: Key<'_>, change: KeyChange) {
         self.touched.has_changes = true;
         self.touched.entry(key).change = change;
+    }
+}
+
+impl OptimisticAccess for OptimisticOps<'_> {
+    fn ops(&mut self) -> &mut dyn Ops {
+        self
+    }
+
+    fn session(&mut self) -> &mut dyn Session {
+        self.touched.has_walked = true;
+        &mut *self.session
+    }
+
+    fn flush_all(&mut self) -> Result<(), Error> {
+        self.touched.restart();
+        self.touched.has_walked = true;
+        self.session.flush_all()
     }
 }
 
@@ -434,18 +458,19 @@ impl CommandContext<'_> {
         body: GroupBody<'_>,
     ) -> Result<GroupDecision, Error> {
         let mut touched = TouchedKeys::default();
-        for _ in 0..OPTIMISTIC_ROUNDS {
-            touched.restart();
-            match self.run_optimistic(&mut touched, executes_long, body) {
-                Ok(Some(decision)) => return Ok(decision),
-                Ok(None) | Err(Error::Conflict) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        for _ in OPTIMISTIC_ROUNDS..ROUNDS_MAX {
-            match self.run_locked(&mut touched, executes_long, body) {
-                Err(Error::NotInGroup) => {}
-                other => return other,
+        for round in 0..ROUNDS_MAX {
+            if round < OPTIMISTIC_ROUNDS || touched.has_walked {
+                touched.restart();
+                match self.run_optimistic(&mut touched, executes_long, body) {
+                    Ok(Some(decision)) => return Ok(decision),
+                    Ok(None) | Err(Error::Conflict) => {}
+                    Err(error) => return Err(error),
+                }
+            } else {
+                match self.run_locked(&mut touched, executes_long, body) {
+                    Err(Error::NotInGroup) => {}
+                    other => return other,
+                }
             }
         }
         Err(Error::Conflict)
@@ -468,7 +493,7 @@ impl CommandContext<'_> {
             value_bytes_max: self.shared.store.item_bytes_max(),
         };
         let decision = body(&mut CommandContext {
-            store: StoreAccess::Group(&mut ops),
+            store: StoreAccess::Optimistic(&mut ops),
             client: self.client,
             shared: self.shared,
             thread: self.thread,

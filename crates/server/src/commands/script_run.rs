@@ -12,7 +12,7 @@ use super::long;
 use super::lookup::lookup;
 use super::optimistic::ends_group;
 use crate::buffers::reply::ReplyBuffer;
-use crate::exec_context::{RequestFigures, StoreAccess};
+use crate::exec_context::RequestFigures;
 use crate::lua::engine::{CompiledScript, ScriptEngine, ScriptOutcome};
 use crate::lua::host::{LogLevel, ReplyVersions, ScriptHost};
 use crate::protocol::resp::{Args, RespVersion};
@@ -147,12 +147,8 @@ impl ScriptRun<'_, '_> {
         if !ctx.executes_long && long::is_long(ctx.client, ctx.shared, Some(command), args, 0) {
             return Err(CommandError::Long);
         }
-        let store = match &mut ctx.store {
-            StoreAccess::Session(session) => StoreAccess::Session(&mut **session),
-            StoreAccess::Group(ops) => StoreAccess::Group(&mut **ops),
-        };
         let mut inner = CommandContext {
-            store,
+            store: ctx.store.reborrow(),
             client: ctx.client,
             shared: ctx.shared,
             thread: ctx.thread,

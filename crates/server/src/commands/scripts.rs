@@ -123,7 +123,7 @@ fn run(
         argv,
         is_readonly: is_readonly || script.flags.no_writes,
     };
-    if let StoreAccess::Group(_) = ctx.store {
+    if !matches!(ctx.store, StoreAccess::Session(_)) {
         return run_once(ctx, engine, call).map_err(ScriptAbort::into_error);
     }
     let from = ctx.out.len();
