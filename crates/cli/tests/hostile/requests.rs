@@ -132,9 +132,15 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         }
         "eval" | "eval_ro" => [
             script(command, "for i = 1, 3e6 do end"),
-            script(command, "return string.find(string.rep('x', 3000), 'x*x*x*x*y')"),
+            script(
+                command,
+                "return string.find(string.rep('x', 3000), 'x*x*x*x*y')",
+            ),
             script(command, "local s = 'x' while true do s = s .. s end"),
-            script(command, "local t = {} for i = 1, 3e5 do t[i] = i end table.sort(t) return #t"),
+            script(
+                command,
+                "local t = {} for i = 1, 3e5 do t[i] = i end table.sort(t) return #t",
+            ),
             script(command, "for i = 1, 1000 do redis.call('get', 'big') end"),
             script(command, "return #redis.call('keys', '*')"),
             script(command, "for i = 1, 1e6 do pcall(error) end"),

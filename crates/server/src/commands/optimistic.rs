@@ -44,13 +44,25 @@ const OPTIMISTIC_ROUNDS: usize = 2;
 /// Rounds after which the group fails with [`Error::Conflict`].
 const ROUNDS_MAX: usize = 100;
 
+/// Most keys that are found without a hash table.
+const FEW_KEYS: usize = 8;
+
 /// What the body of a group has done with a key.
-#[derive(Default)]
 struct TouchedKey {
+    db: u8,
+    bytes: Box<[u8]>,
     /// The version that it has read; 0 if the key was absent.
     read: Option<u64>,
-    /// Its write; `Keep` if it has none.
     change: KeyChange,
+}
+
+impl TouchedKey {
+    fn key(&self) -> Key<'_> {
+        Key {
+            db: self.db,
+            bytes: &self.bytes,
+        }
+    }
 }
 
 /// A write that is not applied yet.
@@ -102,7 +114,9 @@ impl KeyChange {
 /// Keys that the body of a group has read or written.
 #[derive(Default)]
 pub(super) struct TouchedKeys {
-    keys: HashMap<(u8, Vec<u8>), TouchedKey>,
+    keys: Vec<TouchedKey>,
+    /// Positions in `keys`, once there are more than [`FEW_KEYS`].
+    positions: HashMap<(u8, Box<[u8]>), usize>,
     /// Whether a key has a change.
     has_changes: bool,
     /// A second read of a key has found another version.
@@ -115,23 +129,48 @@ impl TouchedKeys {
     /// Forgets what earlier rounds have done with the keys.
     fn restart(&mut self) {
         self.keys.clear();
+        self.positions.clear();
         (self.has_changes, self.has_conflict) = (false, false);
         self.has_walked = false;
     }
 
+    fn position(&self, key: Key<'_>) -> Option<usize> {
+        if self.keys.len() <= FEW_KEYS {
+            return self.keys.iter().position(|touched| touched.key() == key);
+        }
+        self.positions.get(&(key.db, key.bytes.into())).copied()
+    }
+
     fn entry(&mut self, key: Key<'_>) -> &mut TouchedKey {
-        self.keys.entry((key.db, key.bytes.to_vec())).or_default()
+        let position = self.position(key).unwrap_or_else(|| self.add(key));
+        &mut self.keys[position]
+    }
+
+    /// Adds a key that is not touched yet. Returns its position.
+    fn add(&mut self, key: Key<'_>) -> usize {
+        let position = self.keys.len();
+        self.keys.push(TouchedKey {
+            db: key.db,
+            bytes: key.bytes.into(),
+            read: None,
+            change: KeyChange::None,
+        });
+        if position >= FEW_KEYS {
+            for at in self.positions.len()..=position {
+                let touched = &self.keys[at];
+                self.positions
+                    .insert((touched.db, touched.bytes.clone()), at);
+            }
+        }
+        position
     }
 
     fn iter(&self) -> impl Iterator<Item = (Key<'_>, &TouchedKey)> {
-        self.keys.iter().map(|((db, bytes), touched)| {
-            let key = Key { db: *db, bytes };
-            (key, touched)
-        })
+        self.keys.iter().map(|touched| (touched.key(), touched))
     }
 
     fn names(&self) -> Vec<Key<'_>> {
-        self.iter().map(|(key, _)| key).collect()
+        self.keys.iter().map(TouchedKey::key).collect()
     }
 
     /// Applies the changes if no read key has another version. Returns whether it did (SRV-OPT-3).
@@ -238,7 +277,7 @@ impl OptimisticOps<'_> {
 
     /// The change of `key`, if the body has changed it.
     fn changed(&self, key: Key<'_>) -> Option<&KeyChange> {
-        let touched = self.touched.keys.get(&(key.db, key.bytes.to_vec()))?;
+        let touched = &self.touched.keys[self.touched.position(key)?];
         touched.change.is_some().then_some(&touched.change)
     }
 
@@ -521,7 +560,11 @@ impl CommandContext<'_> {
         executes_long: bool,
         body: GroupBody<'_>,
     ) -> Result<GroupDecision, Error> {
-        let names: Vec<(u8, Vec<u8>)> = touched.keys.keys().cloned().collect();
+        let names = touched
+            .keys
+            .iter()
+            .map(|touched| (touched.db, touched.bytes.clone()));
+        let names: Vec<(u8, Box<[u8]>)> = names.collect();
         let keys: Vec<Key<'_>> = names
             .iter()
             .map(|(db, bytes)| Key { db: *db, bytes })

@@ -20,6 +20,8 @@ use crate::stats::counters::Counter;
 
 /// Longest run of a script on a worker. A script that takes longer runs again on the thread of long requests.
 const SHORT_RUN: Duration = Duration::from_millis(1);
+/// Commands after which the time is checked.
+const CALLS_PER_CHECK: u32 = 8;
 /// Longest run of a script that holds locks of the store, on the thread of long requests.
 const LOCKED_RUN: Duration = Duration::from_millis(100);
 
@@ -73,6 +75,8 @@ struct ScriptRun<'r, 'c> {
     is_readonly: bool,
     versions: ReplyVersions,
     started: Instant,
+    /// Commands called so far.
+    calls: u32,
     abort: Option<ScriptAbort>,
 }
 
@@ -97,6 +101,7 @@ pub(super) fn run_once(
             script: RespVersion::V2,
         },
         started: Instant::now(),
+        calls: 0,
         abort: None,
     };
     let outcome = engine.run(call.script, call.keys, call.argv, &mut run, &mut out);
@@ -170,7 +175,10 @@ impl ScriptRun<'_, '_> {
 
 impl ScriptHost for ScriptRun<'_, '_> {
     fn call(&mut self, args: Args<'_>, reply: &mut ReplyBuffer) -> Result<(), Vec<u8>> {
-        self.check_time();
+        self.calls += 1;
+        if self.calls.is_multiple_of(CALLS_PER_CHECK) {
+            self.check_time();
+        }
         let command = self.allowed(args)?;
         let is_listed = self.ctx.executes_long && command.is(flag::WRITE);
         if is_listed && !self.ctx.shared.scripts.running.note_write() {

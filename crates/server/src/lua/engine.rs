@@ -35,6 +35,8 @@ pub(crate) struct ScriptEngine {
     lua: Lua,
     /// The globals that scripts read.
     builtins: Table,
+    /// Names of `KEYS` and `ARGV` there.
+    argument_names: [mlua::String; 2],
     /// Runs a function with the error handler.
     run: Function,
     by_body: HashMap<Box<[u8]>, Rc<CompiledScript>>,
@@ -81,6 +83,7 @@ impl ScriptEngine {
             false => Ok(VmState::Continue),
         })?;
         Ok(ScriptEngine {
+            argument_names: [lua.create_string("KEYS")?, lua.create_string("ARGV")?],
             lua,
             builtins,
             run,
@@ -208,7 +211,7 @@ impl ScriptEngine {
 
     /// Sets `KEYS` and `ARGV`.
     fn set_arguments(&self, keys: Args<'_>, argv: Args<'_>) -> mlua::Result<()> {
-        for (name, values) in [("KEYS", keys), ("ARGV", argv)] {
+        for (name, values) in self.argument_names.iter().zip([keys, argv]) {
             let table = self.lua.create_table_with_capacity(values.len(), 0)?;
             for value in values.from(0) {
                 table.raw_push(self.lua.create_string(value)?)?;
