@@ -258,7 +258,6 @@ struct OptimisticOps<'a> {
     session: &'a mut dyn Session,
     touched: &'a mut TouchedKeys,
     value_bytes_max: usize,
-    now_ms: u64,
 }
 
 impl OptimisticOps<'_> {
@@ -285,7 +284,7 @@ impl OptimisticOps<'_> {
     /// deleted it.
     fn changed_value(&self, key: Key<'_>) -> Option<Option<(ValueMeta, &[u8])>> {
         let value = self.changed(key)?.value();
-        let value = value.filter(|v| v.expires_ms == 0 || v.expires_ms > self.now_ms);
+        let value = value.filter(|v| v.expires_ms == 0 || v.expires_ms > self.session.now_ms());
         Some(value.map(|value| {
             let meta = ValueMeta {
                 value_bytes: value.bytes.len(),
@@ -424,7 +423,7 @@ impl Ops for OptimisticOps<'_> {
     }
 
     fn now_ms(&self) -> u64 {
-        self.now_ms
+        self.session.now_ms()
     }
 }
 
@@ -526,7 +525,6 @@ impl CommandContext<'_> {
             return Ok(Some(GroupDecision::Abandon));
         };
         let mut ops = OptimisticOps {
-            now_ms: session.now_ms(),
             session: &mut **session,
             touched,
             value_bytes_max: self.shared.store.item_bytes_max(),

@@ -74,7 +74,8 @@ struct ScriptRun<'r, 'c> {
     ctx: &'r mut CommandContext<'c>,
     is_readonly: bool,
     versions: ReplyVersions,
-    started: Instant,
+    /// When the time was checked first. Most scripts end before.
+    started: Option<Instant>,
     /// Commands called so far.
     calls: u32,
     abort: Option<ScriptAbort>,
@@ -100,7 +101,7 @@ pub(super) fn run_once(
             client: resp,
             script: RespVersion::V2,
         },
-        started: Instant::now(),
+        started: None,
         calls: 0,
         abort: None,
     };
@@ -215,8 +216,8 @@ impl ScriptHost for ScriptRun<'_, '_> {
         if self.abort.is_some() {
             return;
         }
+        let run = self.started.get_or_insert_with(Instant::now).elapsed();
         let ctx = &*self.ctx;
-        let run = self.started.elapsed();
         self.abort = if !ctx.executes_long {
             (run > SHORT_RUN).then_some(ScriptAbort::Long)
         } else if ctx.shared.threads.is_stopping() {

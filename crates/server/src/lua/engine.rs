@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use bstr::BStr;
 use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState,
 };
@@ -122,6 +123,7 @@ impl ScriptEngine {
         self.limit_memory();
         let chunk = self.lua.load(source).set_name(SCRIPT_NAME);
         let compiled = chunk.set_mode(ChunkMode::Text).into_function();
+        self.lift_limit();
         let function = compiled.map_err(|error| {
             let message = match error {
                 mlua::Error::SyntaxError { message, .. } => message,
@@ -149,10 +151,17 @@ impl ScriptEngine {
         let _ = self.lua.gc_collect();
     }
 
+    /// Sets the limit of the state's memory, for the time in which Lua compiles or runs a script.
     fn limit_memory(&self) {
         let bytes = self.lua.used_memory() + self.bytes_max;
         // Fails only for a state with another allocator.
         let _ = self.lua.set_memory_limit(bytes);
+    }
+
+    /// Lifts the limit of the state's memory. Without one, mlua's functions cannot fail and need no protection, which
+    /// takes most of their time.
+    fn lift_limit(&self) {
+        let _ = self.lua.set_memory_limit(0);
     }
 
     /// Runs a compiled script and appends its reply to `out`.
@@ -164,7 +173,6 @@ impl ScriptEngine {
         host: &mut (dyn ScriptHost + '_),
         out: &mut ReplyBuffer,
     ) -> ScriptOutcome {
-        self.limit_memory();
         let outcome = self.call(script, keys, argv, host, out);
         if self.lua.used_memory() > COLLECTED_BYTES {
             let _ = self.lua.gc_collect();
@@ -180,9 +188,11 @@ impl ScriptEngine {
         host: &mut (dyn ScriptHost + '_),
         out: &mut ReplyBuffer,
     ) -> ScriptOutcome {
-        let called = self
-            .set_arguments(keys, argv)
-            .and_then(|()| HOST.set(host, || self.run.call::<(Value, Value)>(&script.function)));
+        let called = self.set_arguments(keys, argv).and_then(|()| {
+            self.limit_memory();
+            HOST.set(host, || self.run.call::<(Value, Value)>(&script.function))
+        });
+        self.lift_limit();
         let (succeeded, value) = match called {
             Ok((succeeded, value)) => (succeeded == Value::Boolean(true), value),
             Err(error) => {
@@ -212,10 +222,8 @@ impl ScriptEngine {
     /// Sets `KEYS` and `ARGV`.
     fn set_arguments(&self, keys: Args<'_>, argv: Args<'_>) -> mlua::Result<()> {
         for (name, values) in self.argument_names.iter().zip([keys, argv]) {
-            let table = self.lua.create_table_with_capacity(values.len(), 0)?;
-            for value in values.from(0) {
-                table.raw_push(self.lua.create_string(value)?)?;
-            }
+            let strings = values.from(0).map(<&BStr>::from);
+            let table = self.lua.create_sequence_from(strings)?;
             self.builtins.raw_set(name, table)?;
         }
         Ok(())
@@ -280,12 +288,33 @@ fn host_table(lua: &Lua, random: &Rc<Cell<Rand48>>, reply_bytes_max: usize) -> m
     Ok(host)
 }
 
+/// Lifts the limit of a state's memory while it exists.
+struct Unlimited<'a> {
+    lua: &'a Lua,
+    limit: usize,
+}
+
+impl Unlimited<'_> {
+    fn new(lua: &Lua) -> Unlimited<'_> {
+        let limit = lua.set_memory_limit(0).unwrap_or(0);
+        Unlimited { lua, limit }
+    }
+}
+
+impl Drop for Unlimited<'_> {
+    fn drop(&mut self) {
+        // Fails only for a state with another allocator.
+        let _ = self.lua.set_memory_limit(self.limit);
+    }
+}
+
 /// Creates `redis.call`, which raises error replies, or `redis.pcall`, which returns them.
 fn call_function(lua: &Lua, reply_bytes_max: usize, raises: bool) -> mlua::Result<Function> {
     let mut reply = ReplyBuffer::default();
     reply.set_bytes_max(reply_bytes_max);
     let buffers = RefCell::new((ArgsBuffer::default(), reply));
     lua.create_function(move |lua, values: MultiValue| {
+        let _unlimited = Unlimited::new(lua);
         let (args, reply) = &mut *buffers.borrow_mut();
         args.clear();
         reply.rewind(0);
