@@ -46,6 +46,10 @@ const ROUNDS_MAX: usize = 100;
 
 /// Most keys that are found without a hash table.
 const FEW_KEYS: usize = 8;
+/// Most bytes of memory that the touched keys and their new values may use.
+const TOUCHED_BYTES_MAX: usize = 256 << 20;
+/// Bytes of memory that a touched key uses besides its name and its value.
+const KEY_OVERHEAD_BYTES: usize = 256;
 
 /// What the body of a group has done with a key.
 struct TouchedKey {
@@ -117,6 +121,8 @@ pub(super) struct TouchedKeys {
     keys: Vec<TouchedKey>,
     /// Positions in `keys`, once there are more than [`FEW_KEYS`].
     positions: HashMap<(u8, Box<[u8]>), usize>,
+    /// Bytes of memory that the keys and their new values use.
+    bytes: usize,
     /// Whether a key has a change.
     has_changes: bool,
     /// A second read of a key has found another version.
@@ -130,6 +136,7 @@ impl TouchedKeys {
     fn restart(&mut self) {
         self.keys.clear();
         self.positions.clear();
+        self.bytes = 0;
         (self.has_changes, self.has_conflict) = (false, false);
         self.has_walked = false;
     }
@@ -149,6 +156,7 @@ impl TouchedKeys {
     /// Adds a key that is not touched yet. Returns its position.
     fn add(&mut self, key: Key<'_>) -> usize {
         let position = self.keys.len();
+        self.bytes += 2 * key.bytes.len() + KEY_OVERHEAD_BYTES;
         self.keys.push(TouchedKey {
             db: key.db,
             bytes: key.bytes.into(),
@@ -163,6 +171,16 @@ impl TouchedKeys {
             }
         }
         position
+    }
+
+    fn check_bytes(&self) -> Result<(), Error> {
+        match self.bytes > TOUCHED_BYTES_MAX {
+            true => Err(Error::GroupTooLong {
+                bytes: self.bytes,
+                bytes_max: TOUCHED_BYTES_MAX,
+            }),
+            false => Ok(()),
+        }
     }
 
     fn iter(&self) -> impl Iterator<Item = (Key<'_>, &TouchedKey)> {
@@ -268,7 +286,7 @@ impl OptimisticOps<'_> {
     fn note_read(&mut self, key: Key<'_>, version: u64) -> Result<(), Error> {
         let touched = self.touched.entry(key);
         if *touched.read.get_or_insert(version) == version {
-            return Ok(());
+            return self.touched.check_bytes();
         }
         self.touched.has_conflict = true;
         Err(Error::Conflict)
@@ -297,9 +315,18 @@ impl OptimisticOps<'_> {
         }))
     }
 
-    fn change(&mut self, key: Key<'_>, change: KeyChange) {
+    /// Records a write of `key`.
+    ///
+    /// # Errors
+    /// [`Error::GroupTooLong`] if the touched keys use too much memory.
+    fn change(&mut self, key: Key<'_>, change: KeyChange) -> Result<(), Error> {
         self.touched.has_changes = true;
-        self.touched.entry(key).change = change;
+        let new = change.value().map_or(0, |value| value.bytes.len());
+        let touched = self.touched.entry(key);
+        let old = touched.change.value().map_or(0, |value| value.bytes.len());
+        touched.change = change;
+        self.touched.bytes = self.touched.bytes + new - old;
+        self.touched.check_bytes()
     }
 }
 
@@ -373,7 +400,7 @@ impl Ops for OptimisticOps<'_> {
             flags: value.flags,
             kind: value.kind,
         };
-        self.change(key, change);
+        self.change(key, change)?;
         Ok(0)
     }
 
@@ -384,7 +411,7 @@ impl Ops for OptimisticOps<'_> {
             other => other?.is_some(),
         };
         if existed {
-            self.change(key, KeyChange::Delete);
+            self.change(key, KeyChange::Delete)?;
         }
         Ok(existed)
     }
@@ -479,7 +506,7 @@ pub(super) fn ends_group(error: &Error) -> bool {
     error.is_full()
         || matches!(
             error,
-            Error::Poisoned(_) | Error::NotInGroup | Error::Conflict
+            Error::Poisoned(_) | Error::NotInGroup | Error::Conflict | Error::GroupTooLong { .. }
         )
 }
 

@@ -1,6 +1,9 @@
 //! Scripts: isolation, atomicity, limits, and replies equal to those of redis-server 7.0.15.
 
-use crate::harness::{Client, Running};
+use std::io::Read;
+use std::time::Duration;
+
+use crate::harness::{Client, Running, wait_until};
 
 /// Encodes a request whose words may contain blanks.
 fn words(words: &[&str]) -> Vec<u8> {
@@ -278,15 +281,17 @@ fn a_slow_script_delays_no_request_of_a_worker() {
     other.ask("CONFIG SET busy-reply-threshold 1", "+OK\r\n");
     eval(&mut client, "while true do end");
     other.ask("SET a 1;GET a", "+OK\r\n$1\r\n1\r\n");
-    // A request that needs the same thread is refused once the script is slow.
-    loop {
-        other.send("SCRIPT EXISTS x;KEYS *");
-        other.expect("*1\r\n:0\r\n");
-        let reply = other.line();
-        if reply.starts_with("-BUSY") {
-            break;
-        }
-    }
+    // A request that needs the same thread is refused once the script is slow. Before, it waits for the script.
+    let is_refused = || {
+        let mut probe = server.connect();
+        let timeout = Some(Duration::from_millis(20));
+        probe.stream.set_read_timeout(timeout).unwrap();
+        probe.send("KEYS *");
+        let mut start = [0; 5];
+        probe.stream.read_exact(&mut start).is_ok() && start == *b"-BUSY"
+    };
+    wait_until(is_refused);
+    other.ask("SCRIPT EXISTS x", "*1\r\n:0\r\n");
     other.ask("SCRIPT KILL", "+OK\r\n");
     assert!(client.line().contains("SCRIPT KILL"));
 }
