@@ -13,11 +13,12 @@
 
 use std::time::Instant;
 
-use farbank_store::{Ops, Session};
+use farbank_store::{Error, Ops, Session};
 
 use crate::buffers::input::InputBuffer;
 use crate::buffers::pool::BufferPool;
 use crate::buffers::reply::ReplyBuffer;
+use crate::lua::engine::ScriptEngine;
 use crate::state::shared::ServerShared;
 use crate::stats::counters::{Counter, CounterTotals, ThreadCounters};
 use crate::stats::hot_keys::Sampler;
@@ -76,6 +77,8 @@ impl TimeBudget {
 pub(crate) struct ThreadState {
     pub(crate) counters: CounterTotals,
     pub(crate) sampler: Sampler,
+    /// Executes scripts; created for the first one.
+    pub(crate) scripts: Option<Box<ScriptEngine>>,
     /// Buffers for replies.
     pub(crate) buffer_pool: BufferPool,
     /// Requests executed since the last commit.
@@ -137,6 +140,20 @@ pub(crate) struct Turn<'a> {
 pub(crate) enum StoreAccess<'a> {
     Session(&'a mut dyn Session),
     Group(&'a mut dyn Ops),
+    /// A group whose keys are not known before it ends.
+    Optimistic(&'a mut dyn OptimisticAccess),
+}
+
+/// Access to the store inside a group whose keys are not known before it ends.
+pub(crate) trait OptimisticAccess {
+    /// Operations on single keys.
+    fn ops(&mut self) -> &mut dyn Ops;
+
+    /// The session, for commands that visit all keys. They see the store without the group's writes.
+    fn session(&mut self) -> &mut dyn Session;
+
+    /// Removes every key at once, and the group's writes so far.
+    fn flush_all(&mut self) -> Result<(), Error>;
 }
 
 impl StoreAccess<'_> {
@@ -146,6 +163,16 @@ impl StoreAccess<'_> {
         match self {
             StoreAccess::Session(session) => &mut **session,
             StoreAccess::Group(ops) => &mut **ops,
+            StoreAccess::Optimistic(access) => access.ops(),
+        }
+    }
+
+    /// The same access, for a shorter time.
+    pub(crate) fn reborrow(&mut self) -> StoreAccess<'_> {
+        match self {
+            StoreAccess::Session(session) => StoreAccess::Session(&mut **session),
+            StoreAccess::Group(ops) => StoreAccess::Group(&mut **ops),
+            StoreAccess::Optimistic(access) => StoreAccess::Optimistic(&mut **access),
         }
     }
 }
@@ -157,6 +184,8 @@ pub(crate) struct RequestFigures {
     pub(crate) reply_start: usize,
     /// Bytes of the values that it has read and that its reply does not contain.
     pub(crate) hidden_bytes: usize,
+    /// It runs in a group, so other sessions wait for it.
+    pub(crate) holds_locks: bool,
 }
 
 /// What a command works with. `S` is its access to the store, `C` the state of its client in the client's protocol.

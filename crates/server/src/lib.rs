@@ -23,6 +23,7 @@
 //! | `commands` | Redis: one file per family, the table of all commands, the pipeline. `commands::memcached`: the same for memcached |
 //! | `exec_context` | what a pipeline and a command work with, for both protocols |
 //! | `state` | what all threads share: settings, store, connections |
+//! | `lua` | Lua states that execute scripts; calls commands through a trait |
 //! | `stats` | counters, the most requested keys, the process |
 //! | `settings` | options at start, and those that CONFIG SET changes |
 //! | `protocol` | wire formats: [`resp`] is Redis's, [`memcached`] is memcached's |
@@ -46,6 +47,7 @@ mod commands;
 mod exec_context;
 pub mod glob;
 mod lock;
+mod lua;
 mod net;
 mod protocol;
 mod settings;

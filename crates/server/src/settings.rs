@@ -252,6 +252,8 @@ pub(crate) struct LiveSettings {
     pub(crate) output_bytes_hard: AtomicU64,
     pub(crate) output_bytes_soft: AtomicU64,
     pub(crate) output_soft_secs: AtomicU64,
+    /// Milliseconds after which a script is slow.
+    pub(crate) busy_ms: AtomicU64,
     /// Encoded by [`ClientsMemory::encode`].
     pub(crate) clients_memory: AtomicU64,
     machine_bytes: u64,
@@ -268,6 +270,7 @@ impl LiveSettings {
             output_bytes_hard: AtomicU64::new(1 << 30),
             output_bytes_soft: AtomicU64::new(0),
             output_soft_secs: AtomicU64::new(0),
+            busy_ms: AtomicU64::new(5000),
             clients_memory: AtomicU64::new(options.clients_memory.encode()),
             machine_bytes: machine_bytes(),
         }

@@ -5,7 +5,8 @@
 //! word of that class. Other words are kept, in random letter case.
 
 use super::words::{
-    AMOUNTS, CLASSES, FRAGMENTS, KEYS, ODD, OUTPUT_LIMITS, SAFE, SETTINGS, TEMPLATES, VALUES,
+    AMOUNTS, CLASSES, FRAGMENTS, KEYS, NOT_CALLED, ODD, OUTPUT_LIMITS, SAFE, SETTINGS, TEMPLATES,
+    VALUES,
 };
 use crate::wire::{escape, request};
 
@@ -256,6 +257,14 @@ impl Generator {
             }
             "command" => return self.command_name(words),
             "request" => return self.inner_request(words),
+            "call" => {
+                let template = *self.random.pick(TEMPLATES);
+                let name = template.split_whitespace().next().unwrap_or_default();
+                if !name.starts_with('$') && !NOT_CALLED.contains(&name) {
+                    words.extend(self.fill(template, may_sleep));
+                }
+                return;
+            }
             _ => match CLASSES.iter().find(|(name, _)| *name == class) {
                 Some((_, all)) => self.one_of(all),
                 None => RequestWord::Bytes(self.random.pick(ODD).to_vec()),
@@ -272,7 +281,9 @@ impl Generator {
         let sub = parts.next().filter(|sub| !sub.starts_with('$'));
         let name = match (self.random.below(4), sub) {
             (0, _) => "client|nope".to_owned(),
-            (1 | 2, Some(sub)) if ["CLIENT", "CONFIG", "COMMAND", "OBJECT"].contains(&name) => {
+            (1 | 2, Some(sub))
+                if ["CLIENT", "CONFIG", "COMMAND", "OBJECT", "SCRIPT"].contains(&name) =>
+            {
                 format!("{name}|{sub}")
             }
             (3, Some(sub)) => format!("{name}|{sub}|x"),

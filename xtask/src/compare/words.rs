@@ -86,6 +86,20 @@ pub(super) const TEMPLATES: &[&str] = &[
     "DBSIZE",
     "FLUSHALL ; ASYNC ; SYNC",
     "FLUSHDB ; ASYNC ; SYNC",
+    "EVAL $script 1 $key $value",
+    "EVAL $script 2 $key $key $value $value",
+    "EVAL $script $int $key",
+    "EVAL_RO $script 1 $key $value",
+    "EVAL $calling 0 $call",
+    "EVAL $calling 0 $call",
+    "EVAL $calling 1 $call",
+    "EVALSHA $sha 1 $key $value",
+    "EVALSHA_RO $sha 1 $key $value",
+    "SCRIPT LOAD $script",
+    "SCRIPT EXISTS $sha $sha",
+    "SCRIPT FLUSH ; ASYNC ; SYNC",
+    "SCRIPT KILL",
+    "SCRIPT $odd",
     "MULTI",
     "MULTI",
     "MULTI",
@@ -144,6 +158,77 @@ pub(super) const TEMPLATES: &[&str] = &[
     "SHUTDOWN ABORT $odd",
     "$odd $value",
     "$odd",
+];
+
+/// Commands that no script of a case calls, because the servers may reply differently ([`super::rules`]).
+pub(super) const NOT_CALLED: &[&str] = &[
+    "CLIENT",
+    "COMMAND",
+    "CONFIG",
+    "DBSIZE",
+    "EXPIRETIME",
+    "INFO",
+    "KEYS",
+    "OBJECT",
+    "PEXPIRETIME",
+    "PTTL",
+    "RANDOMKEY",
+    "SCAN",
+    "SHUTDOWN",
+    "TIME",
+    "TTL",
+];
+
+/// Scripts that execute the request in their arguments.
+const CALLING: &[&str] = &[
+    "return redis.call(unpack(ARGV))",
+    "return redis.pcall(unpack(ARGV))",
+    "redis.setresp(3) return redis.call(unpack(ARGV))",
+    "redis.setresp(3) return redis.pcall(unpack(ARGV))",
+    "local r = redis.pcall(unpack(ARGV)) return {type(r), r}",
+    "local ok, r = pcall(redis.call, unpack(ARGV)) return {tostring(ok), r}",
+    "redis.call('append', 'k', 'x') return redis.call(unpack(ARGV))",
+];
+
+/// Scripts whose results depend on the keys and the arguments only.
+const SCRIPTS: &[&str] = &[
+    "return {KEYS[1], KEYS[2], ARGV[1], ARGV[2], #KEYS, #ARGV}",
+    "return redis.call('get', KEYS[1])",
+    "return redis.call('set', KEYS[1], ARGV[1])",
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end",
+    "local c = redis.call('incr', KEYS[1]) if c == 1 then redis.call('expire', KEYS[1], 10000) end return c",
+    "local v = redis.call('mget', 'a', 'b', 'c') redis.call('mset', 'a', v[2] or '', 'b', v[3] or '') return v",
+    "redis.call('set', KEYS[1], ARGV[1]) redis.call('incr', KEYS[1]) return 1",
+    "redis.call('set', KEYS[1], '1') error('failed')",
+    "redis.call('select', 1) redis.call('set', KEYS[1], ARGV[1]) return redis.call('get', KEYS[1])",
+    "return cjson.encode({KEYS, ARGV, n = redis.call('exists', KEYS[1])})",
+    "return cmsgpack.pack(ARGV, redis.call('strlen', KEYS[1]))",
+    "return {string.find(ARGV[1], '(%w+)'), (ARGV[1]:gsub('%W', '.')), ARGV[1]:upper()}",
+    "return tostring(tonumber(ARGV[1]))",
+    "return redis.sha1hex(ARGV[1] or '')",
+    "#!lua flags=no-writes\nreturn redis.call('set', KEYS[1], 'x')",
+    "#!lua\nreturn redis.call('get', KEYS[1])",
+    "#!lua flags=nope\nreturn 1",
+    "return {1, {2, false, {3.9, 'x'}}, {err = 'E x'}, {ok = 'y'}}",
+    "redis.setresp(3) return {true, false, {double = 0.5}, {map = {a = 1}}, {set = {b = true}}}",
+    "return redis.call('nope')",
+    "return redis.call('multi')",
+    "return redis.error_reply(ARGV[1])",
+    "return redis.status_reply(ARGV[1])",
+    "return nope",
+    "nope = 1",
+    "return",
+    "",
+    "syntax error",
+];
+
+/// SHA1s of scripts: some of [`SCRIPTS`], and one that is unknown.
+const SHAS: &[&str] = &[
+    "4e6d8fc8bb01276962cce5371fa795a7763657ae",
+    "55B22C0D0CEDF3866879CE7C854970626DCEF0C3",
+    "c7b1c8c2b1e4cd5ff7d4bd7a3b1a5a2a6d8a9b0c",
+    "abc",
+    "",
 ];
 
 pub(super) const KEYS: &[&[u8]] = &[
@@ -567,6 +652,9 @@ pub(super) const CLASSES: &[(&str, &[&str])] = &[
     ("onoff", &["on", "off", "ON", "x", ""]),
     ("section", &["server", "keyspace", "nope", "all"]),
     ("address", &["", "1.2.3.4:5", "x", "127.0.0.1:1"]),
+    ("script", SCRIPTS),
+    ("calling", CALLING),
+    ("sha", SHAS),
     ("word", &["x", "", "secret", "a b"]),
 ];
 

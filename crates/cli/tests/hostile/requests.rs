@@ -44,6 +44,12 @@ fn times(line: &str, more: &str, count: usize) -> Vec<u8> {
     request(&all)
 }
 
+/// Returns a request that executes `source` without keys.
+fn script(command: &str, source: &str) -> Vec<u8> {
+    let words = [command, source, "0"];
+    request(&words.map(|word| word.as_bytes().to_vec()))
+}
+
 /// Returns the most expensive requests of `command`, for a server with a large value at `big` and many keys.
 ///
 /// They repeat the repeatable argument, and have long names and patterns, and large values. Returns `None` if the
@@ -128,6 +134,32 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "object|encoding" | "object|freq" | "object|idletime" | "object|refcount" => {
             of(&format!("{} big", command.replace('|', " "))).repeat(200)
         }
+        "eval" | "eval_ro" => [
+            script(command, "for i = 1, 3e6 do end"),
+            script(
+                command,
+                "return string.find(string.rep('x', 3000), 'x*x*x*x*y')",
+            ),
+            script(command, "local s = 'x' while true do s = s .. s end"),
+            script(
+                command,
+                "local t = {} for i = 1, 3e5 do t[i] = i end table.sort(t) return #t",
+            ),
+            script(command, "for i = 1, 1000 do redis.call('get', 'big') end"),
+            script(command, "return #redis.call('keys', '*')"),
+            script(command, "for i = 1, 1e6 do pcall(error) end"),
+            times(&format!("{command} return 0"), &long, 1_000),
+        ]
+        .concat(),
+        "evalsha" | "evalsha_ro" => of(&format!("{command} {} 0", "0".repeat(40))).repeat(5_000),
+        "script|load" => (0..2_000)
+            .flat_map(|at| of(&format!("SCRIPT LOAD return--{at}-{}", &long[..1_000])))
+            .collect(),
+        "script|exists" => times("SCRIPT EXISTS", &long[..40], MANY),
+        "script|flush" | "script|kill" | "script|help" | "script" => {
+            of(&command.replace('|', " ")).repeat(5_000)
+        }
+        "script|debug" => of("SCRIPT DEBUG NO").repeat(5_000),
         "keys" => [of("KEYS *"), of(&format!("KEYS {}b", "*a".repeat(5_000)))].concat(),
         "scan" => {
             let all = of("SCAN 0 COUNT 1000000000");

@@ -101,7 +101,10 @@ fn categories(command: &Command) -> Vec<&'static str> {
     let mut all = Vec::new();
     for (category, applies) in [
         ("@keyspace", false),
-        ("@read", command.is(flag::READONLY)),
+        (
+            "@read",
+            command.is(flag::READONLY) && !command.is(flag::SCRIPT),
+        ),
         ("@write", command.is(flag::WRITE)),
         ("@string", false),
         ("@bitmap", false),
@@ -111,6 +114,7 @@ fn categories(command: &Command) -> Vec<&'static str> {
         ("@dangerous", admin),
         ("@connection", false),
         ("@transaction", false),
+        ("@scripting", false),
     ] {
         if applies || command.acl.split_whitespace().any(|own| own == category) {
             all.push(category);
@@ -127,6 +131,10 @@ fn accesses(command: &Command) -> Vec<&'static str> {
 
 /// Appends the key specifications: where the keys are and how they are accessed.
 fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
+    if command.is(flag::MOVABLEKEYS) {
+        reply::set(out, resp, 1);
+        return counted_key_spec(out, resp, command);
+    }
     if command.keys.first == 0 {
         return reply::set(out, resp, 0);
     }
@@ -140,6 +148,46 @@ fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
             last => last - command.keys.first - at,
         };
         key_spec(out, resp, command, access, (command.keys.first + at, last));
+    }
+}
+
+/// Appends the key specification of a script: its arguments say how many keys follow.
+fn counted_key_spec(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
+    let text = |out: &mut ReplyBuffer, text: &str| reply::bulk(out, text.as_bytes());
+    let note = match command.name {
+        "eval" | "fcall" => Some("RW and UPDATE"),
+        "eval_ro" | "fcall_ro" => Some("RO and ACCESS"),
+        _ => None,
+    };
+    reply::map(out, resp, 3 + usize::from(note.is_some()));
+    if let Some(note) = note {
+        text(out, "notes");
+        let why = "We cannot tell how the keys will be used so we assume the worst";
+        text(out, &format!("{why}, {note}"));
+    }
+    text(out, "flags");
+    let access: Vec<_> = command.access.split_whitespace().collect();
+    reply::set(out, resp, access.len());
+    for word in access {
+        reply::simple(out, word);
+    }
+    text(out, "begin_search");
+    reply::map(out, resp, 2);
+    text(out, "type");
+    text(out, "index");
+    text(out, "spec");
+    reply::map(out, resp, 1);
+    text(out, "index");
+    reply::integer(out, 2);
+    text(out, "find_keys");
+    reply::map(out, resp, 2);
+    text(out, "type");
+    text(out, "keynum");
+    text(out, "spec");
+    reply::map(out, resp, 3);
+    for (name, value) in [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)] {
+        text(out, name);
+        reply::integer(out, value);
     }
 }
 
@@ -277,7 +325,7 @@ fn inner(
     let request = args.rest(2);
     let command = lookup(table.find(request.at(0)), request);
     let command = command.map_err(|_| CommandError::Fixed("ERR Invalid command specified"))?;
-    if command.keys.first == 0 {
+    if command.keys.first == 0 && !command.is(flag::MOVABLEKEYS) {
         return Err(CommandError::Fixed("ERR The command has no key arguments"));
     }
     if !command.takes(request.len()) {
@@ -286,11 +334,7 @@ fn inner(
     }
     Ok((
         command,
-        command
-            .keys
-            .positions(request.len())
-            .map(|at| at + 2)
-            .collect(),
+        command.key_positions(request).map(|at| at + 2).collect(),
     ))
 }
 

@@ -117,6 +117,15 @@ const NUMBERS: &[ConfigNumber] = &[
         &s.keepalive_secs
     }),
     number(
+        "busy-reply-threshold",
+        NumberFormat::Plain,
+        (0, LONG_MAX),
+        |s| &s.busy_ms,
+    ),
+    number("lua-time-limit", NumberFormat::Plain, (0, LONG_MAX), |s| {
+        &s.busy_ms
+    }),
+    number(
         "proto-max-bulk-len",
         NumberFormat::Memory,
         (MIB, LONG_MAX),

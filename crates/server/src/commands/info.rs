@@ -131,6 +131,7 @@ fn memory(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::
         "maxmemory": most,
         "maxmemory_human": human(most),
         "maxmemory_policy": policy,
+        "number_of_cached_scripts": shared.scripts.count(),
     )
 }
 

@@ -284,7 +284,7 @@ fn flush_options(args: Args<'_>) -> Result<(), CommandError> {
 /// `FLUSHALL [ASYNC|SYNC]`
 pub(super) fn flushall(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     flush_options(args)?;
-    ctx.session()?.flush_all()?;
+    ctx.flush_all()?;
     reply::ok(ctx.out);
     Ok(())
 }

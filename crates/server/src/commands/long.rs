@@ -87,6 +87,8 @@ fn is_long_queue(queue: &TransactionQueue, watched: &WatchedKeys) -> bool {
         || queue.bytes() > LONG_REQUEST_BYTES
         || queue.args() + watched.len() > WRITE_ARGS
         || queue.has(flag::WALKS | flag::MAY_WALK)
+        // Only the first group can end as long (`transactions`).
+        || queue.has(flag::SCRIPT) && !queue.is_one_group()
 }
 
 impl CommandContext<'_> {

@@ -15,11 +15,12 @@
 //!
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
 //!   [`moves`], [`object`], [`expiry`], [`transactions`], [`connection`], [`client`], [`command`], [`config`],
-//!   [`info`], [`server`]. A family of a new data type is a file beside them.
+//!   [`info`], [`server`], [`scripts`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`].
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
+//! * [`optimistic`]: groups of keys that are not known in advance. [`script_run`]: one run of a script.
 //! * [`long`]: which requests the thread of long requests executes.
 
 mod bitfield;
@@ -45,8 +46,11 @@ mod lookup;
 pub(crate) mod memcached;
 mod moves;
 mod object;
+mod optimistic;
 pub(crate) mod pipeline;
 mod ranges;
+mod script_run;
+mod scripts;
 mod server;
 mod strings;
 pub(crate) mod table;

@@ -1,13 +1,18 @@
 //! Executes a pipeline of RESP requests: parses a window ahead, executes, replies.
 
+use std::sync::atomic::Ordering;
+
 use farbank_store::{Key, RoomReply};
 
 use super::context::CommandContext;
 use super::context::client_state::ClientState;
 use super::context::command_row::{Command, WriteNeed, flag};
 use super::dispatch::run;
+use super::error::CommandError;
+use super::execute::reject;
 use super::long;
 use super::table::COMMANDS;
+use super::transactions;
 use crate::exec_context::{ExecOutcome, StoreAccess, Turn, TurnProgress, WINDOW};
 use crate::protocol::resp::{Args, RequestParser, reply};
 use crate::stats::counters::Counter;
@@ -56,6 +61,7 @@ fn execute_one(
     bytes: usize,
 ) -> bool {
     let status = &mut *turn.status;
+    let name = command.map_or("NULL", |command| command.name);
     if !ctx.executes_long {
         status.awaits_long = long::is_long(ctx.client, ctx.shared, command, args, bytes);
         status.awaits_room = !status.awaits_long
@@ -64,14 +70,41 @@ fn execute_one(
     if !status.awaits_room && !status.awaits_long {
         status.awaits_long = run(ctx, command, args) == ExecOutcome::Long;
     }
+    if status.awaits_long && is_script_slow(ctx) {
+        status.awaits_long = false;
+        refuse_busy(ctx, name);
+    }
     if status.awaits_room || status.awaits_long {
-        ctx.client.last_command = command.map_or("NULL", |command| command.name);
+        ctx.client.last_command = name;
         return false;
     }
     let is_short = command.is_some_and(Command::is_short);
     let leaves = ctx.client.leaving;
     turn.note_executed(ctx, bytes, is_short, leaves);
     true
+}
+
+/// Whether the thread of long requests has run a script for longer than `busy-reply-threshold`.
+#[cold]
+fn is_script_slow(ctx: &CommandContext<'_>) -> bool {
+    let run_ms = ctx.shared.scripts.running.run_ms(ctx.shared.clock_ms());
+    let busy_ms = ctx.shared.settings.busy_ms.load(Ordering::Relaxed);
+    busy_ms > 0 && run_ms.is_some_and(|run_ms| run_ms > busy_ms)
+}
+
+/// Refuses a long request while a slow script runs, because the request would wait for it.
+#[cold]
+fn refuse_busy(ctx: &mut CommandContext<'_>, name: &'static str) {
+    let fail = CommandError::Fixed(
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    );
+    ctx.request.reply_start = ctx.out.len();
+    ctx.client.last_command = name;
+    match name {
+        "exec" => transactions::abort(ctx, &fail),
+        _ => reject(ctx, &fail),
+    }
+    ctx.count(Counter::Commands);
 }
 
 /// The space that a request needs in the store, if it writes now.
@@ -86,7 +119,7 @@ fn needs_room(
     if command.name == "exec" {
         return queue.and_then(|queue| queue.needs_room());
     }
-    let writes = command.is(flag::WRITE) && queue.is_none();
+    let writes = command.is(flag::WRITE | flag::SCRIPT) && queue.is_none();
     writes.then(|| WriteNeed::of(command, args))
 }
 
@@ -120,10 +153,8 @@ fn look_ahead(
     for (index, slot) in window[..count].iter_mut().enumerate() {
         let args = parser.args(input, index);
         *slot = COMMANDS.find(args.at(0));
-        let first = slot.map_or(0, |command| command.keys.first);
-        if let Ok(first) = usize::try_from(first)
-            && first > 0
-        {
+        let first = slot.map_or(0, |command| command.first_key(args));
+        if first > 0 {
             keys[found].bytes = args.at(first);
             found += 1;
             reads |= slot.is_some_and(|command| command.flags & flag::READONLY != 0);

@@ -58,7 +58,7 @@ fn get_into(
     let out = ctx.out.bytes_mut();
     let found = match &mut ctx.store {
         StoreAccess::Session(session) => session.get(key, view, out, &mut head)?,
-        StoreAccess::Group(ops) => ops.get(key, view, out, &mut head)?,
+        group => group.ops().get(key, view, out, &mut head)?,
     };
     if is_long {
         return Err(CommandError::Long);

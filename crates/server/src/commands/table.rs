@@ -7,7 +7,7 @@ use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIR
 use super::context::command_table::CommandTable;
 use super::{
     bitfield, bits, client, command, config, connection, counters, expiry, hyperloglog, info, keys,
-    lcs, moves, object, ranges, server, strings, transactions,
+    lcs, moves, object, ranges, scripts, server, strings, transactions,
 };
 
 /// All commands.
@@ -427,6 +427,31 @@ static ROWS: &[Command] = rows! {
         tips: "nondeterministic_output",
         summary: "Returns the server's time.",
     }
+    "eval" {
+        arity: -3, flags: NOSCRIPT | STALE | SKIP_MONITOR | NO_MANDATORY_KEYS | MOVABLEKEYS | GROUPED | SCRIPT,
+        access: "RW access update", acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::eval,
+        summary: "Executes a Lua script, all or nothing.",
+    }
+    "evalsha" {
+        arity: -3, flags: NOSCRIPT | STALE | SKIP_MONITOR | NO_MANDATORY_KEYS | MOVABLEKEYS | GROUPED | SCRIPT,
+        access: "RW access update", acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::evalsha,
+        summary: "Executes a loaded Lua script, all or nothing.",
+    }
+    "eval_ro" {
+        arity: -3, flags: READONLY | NOSCRIPT | STALE | SKIP_MONITOR | NO_MANDATORY_KEYS | MOVABLEKEYS | GROUPED | SCRIPT,
+        access: "RO access", acl: "@scripting", group: "scripting", since: "7.0.0", run: scripts::eval_ro,
+        summary: "Executes a Lua script that does not write.",
+    }
+    "evalsha_ro" {
+        arity: -3, flags: READONLY | NOSCRIPT | STALE | SKIP_MONITOR | NO_MANDATORY_KEYS | MOVABLEKEYS | GROUPED | SCRIPT,
+        access: "RO access", acl: "@scripting", group: "scripting", since: "7.0.0", run: scripts::evalsha_ro,
+        summary: "Executes a loaded Lua script that does not write.",
+    }
+    "script" {
+        arity: -2,
+        group: "scripting", since: "2.6.0", run: server::container, subcommands: SCRIPT_COMMANDS,
+        summary: "Commands about scripts.",
+    }
     "shutdown" {
         arity: -1, flags: ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,
         group: "server", since: "1.0.0", run: server::shutdown,
@@ -464,6 +489,44 @@ static OBJECT: &[Command] = rows! {
         arity: 2, flags: LOADING | STALE,
         acl: "@keyspace", group: "generic", since: "6.2.0", run: object::help,
         summary: "Lists the subcommands of OBJECT.",
+    }
+};
+
+/// Subcommands of SCRIPT.
+static SCRIPT_COMMANDS: &[Command] = rows! {
+    "script|load" {
+        arity: 3, flags: NOSCRIPT | STALE,
+        acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::load,
+        tips: "request_policy:all_nodes response_policy:all_succeeded",
+        summary: "Loads a script and returns its SHA1.",
+    }
+    "script|debug" {
+        arity: 3, flags: NOSCRIPT,
+        acl: "@scripting", group: "scripting", since: "3.2.0", run: scripts::debug,
+        summary: "Turns the debugger of scripts off.",
+    }
+    "script|help" {
+        arity: 2, flags: LOADING | STALE,
+        acl: "@scripting", group: "scripting", since: "5.0.0", run: scripts::help,
+        summary: "Lists the subcommands of SCRIPT.",
+    }
+    "script|kill" {
+        arity: 2, flags: NOSCRIPT | ALLOW_BUSY,
+        acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::kill,
+        tips: "request_policy:all_shards response_policy:one_succeeded",
+        summary: "Ends the running script if it has not written.",
+    }
+    "script|exists" {
+        arity: -3, flags: NOSCRIPT,
+        acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::exists,
+        tips: "request_policy:all_shards response_policy:agg_logical_and",
+        summary: "Returns which scripts are loaded.",
+    }
+    "script|flush" {
+        arity: -2, flags: NOSCRIPT,
+        acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::flush,
+        tips: "request_policy:all_nodes response_policy:all_succeeded",
+        summary: "Removes all loaded scripts.",
     }
 };
 
@@ -634,7 +697,7 @@ mod tests {
     fn every_row_is_consistent() {
         for command in ROWS {
             assert_eq!(
-                command.keys.first > 0,
+                command.keys.first > 0 || command.is(MOVABLEKEYS),
                 !command.access.is_empty(),
                 "{}",
                 command.name

@@ -18,6 +18,7 @@ use super::context::command_row::{Command, flag};
 use super::context::transaction::{TransactionQueue, WatchedKeys};
 use super::error::{CommandError, misconf};
 use super::execute::{check_keys, execute, reject};
+use super::optimistic::{GroupBody, ends_group};
 use crate::exec_context::ExecOutcome;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::size;
@@ -201,7 +202,7 @@ fn run_group(
             .flat_map(WatchedKeys::iter)
             .map(|(key, _)| key),
     );
-    if keys.is_empty() {
+    if keys.is_empty() && !queue.has_script(range.clone()) {
         for at in range {
             execute(ctx, queue.commands[at], queue.requests.args(at));
         }
@@ -211,7 +212,7 @@ fn run_group(
     ctx.mark.get_or_insert(from); // A group reads the newest values, durable or not.
     let executes_long = ctx.executes_long || watched.is_none();
     let mut is_long = false;
-    let verdict = ctx.with_group(&keys, executes_long, &mut |ctx| {
+    let body: GroupBody<'_> = &mut |ctx| {
         match was_cut {
             true => ctx.out.truncate(from),
             false => ctx.out.rewind(from),
@@ -231,7 +232,11 @@ fn run_group(
             }
         }
         Ok(GroupDecision::Apply)
-    })?;
+    };
+    let verdict = match queue.has_script(range.clone()) {
+        true => ctx.with_any_keys(executes_long, body)?,
+        false => ctx.with_group(&keys, executes_long, body)?,
+    };
     Ok(match verdict {
         GroupDecision::Apply => ExecGroup::Applied,
         GroupDecision::Abandon if is_long => ExecGroup::Long,
@@ -250,11 +255,7 @@ fn run_in_group(
     match (command.run)(ctx, args) {
         Ok(()) => Ok(ExecOutcome::Done),
         Err(CommandError::Long) => Ok(ExecOutcome::Long),
-        Err(CommandError::Store(error))
-            if error.is_full() || matches!(error, Error::Poisoned(_)) =>
-        {
-            Err(error)
-        }
+        Err(CommandError::Store(error)) if ends_group(&error) => Err(error),
         Err(fail) => {
             ctx.refuse(from, &fail);
             Ok(ExecOutcome::Done)

@@ -131,10 +131,10 @@ impl CommandContext<'_> {
         let (view, mut reader) = (self.view(), self.string_reader());
         let mut values = StringValues::default();
         match &mut self.store {
-            StoreAccess::Group(ops) => {
+            group @ (StoreAccess::Group(_) | StoreAccess::Optimistic(_)) => {
                 for &key in keys {
                     let from = values.bytes.len();
-                    let found = reader.append(&mut **ops, key, view, &mut values.bytes)?;
+                    let found = reader.append(group.ops(), key, view, &mut values.bytes)?;
                     values.ranges.push(found.map(|_| from..values.bytes.len()));
                 }
             }

@@ -2,10 +2,12 @@
 //!
 //! * `shared`: the store, the settings and the counters.
 //! * `clients`: the registry of connections. A registry of subscriptions would be beside it.
+//! * `scripts`: loaded scripts, and the running one.
 //! * `threads`: what commands may ask of the threads.
 //!
 //! State that only one protocol uses is with its commands, for example in `commands::memcached::state`.
 
 pub(crate) mod clients;
+pub(crate) mod scripts;
 pub(crate) mod shared;
 pub(crate) mod threads;

@@ -8,6 +8,7 @@ use farbank_pm::Poisoned;
 use farbank_store::Store;
 
 use super::clients::{ClientInfo, ClientRegistry};
+use super::scripts::ScriptRegistry;
 use super::threads::ServerThreads;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::stats::counters::ServerCounters;
@@ -23,6 +24,7 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) settings: LiveSettings,
     pub(crate) threads: &'a dyn ServerThreads,
     pub(crate) clients: ClientRegistry,
+    pub(crate) scripts: ScriptRegistry,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
     /// 40 hexadecimal digits that identify this run of the server.

@@ -1,8 +1,11 @@
 //! A row of the table of commands: its arity, flags, keys, documentation and function.
 
+use std::ops::Range;
+
 use super::CommandContext;
 use crate::commands::error::CommandError;
 use crate::protocol::resp::Args;
+use crate::protocol::resp::number::parse_u64;
 
 /// A command's function: appends its reply, or returns an error.
 pub(in crate::commands) type CommandFn =
@@ -64,7 +67,10 @@ pub(in crate::commands) const PAIRS: KeyArgs = KeyArgs {
 
 impl KeyArgs {
     /// Positions of the keys among `count` arguments.
-    pub(in crate::commands) fn positions(self, count: usize) -> impl Iterator<Item = usize> {
+    pub(in crate::commands) fn positions(
+        self,
+        count: usize,
+    ) -> impl Iterator<Item = usize> + use<> {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let end = match self {
             KeyArgs { first: 0, .. } => 0,
@@ -88,8 +94,8 @@ pub(in crate::commands) mod flag {
         };
     }
     flags! {
-        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_SLOWLOG 7 FAST 8
-        NO_AUTH 9 NO_MULTI 10 ALLOW_BUSY 11
+        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_MONITOR 26 SKIP_SLOWLOG 7 FAST 8
+        NO_AUTH 9 NO_MANDATORY_KEYS 24 NO_MULTI 10 ALLOW_BUSY 11 MOVABLEKEYS 25
     }
     // Clients do not see the flags below.
     /// Executed immediately inside MULTI instead of being queued.
@@ -102,6 +108,8 @@ pub(in crate::commands) mod flag {
     pub(in crate::commands) const WALKS: u32 = 1 << 19;
     /// Long for some arguments (see `long`).
     pub(in crate::commands) const MAY_WALK: u32 = 1 << 20;
+    /// Runs a script, which may access keys that are not among its arguments.
+    pub(in crate::commands) const SCRIPT: u32 = 1 << 21;
 }
 
 /// A row of the table.
@@ -149,6 +157,27 @@ impl Command {
         }
     }
 
+    /// Positions of the keys among `args`.
+    pub(in crate::commands) fn key_positions(
+        &self,
+        args: Args<'_>,
+    ) -> impl Iterator<Item = usize> + use<> {
+        let counted = match self.is(flag::MOVABLEKEYS) {
+            true => counted_keys(args),
+            false => 0..0,
+        };
+        counted.chain(self.keys.positions(args.len()))
+    }
+
+    /// Position of the first key among `args`; 0 if there is none.
+    #[inline]
+    pub(in crate::commands) fn first_key(&self, args: Args<'_>) -> usize {
+        match self.is(flag::MOVABLEKEYS) {
+            true => counted_keys(args).next().unwrap_or(0),
+            false => usize::try_from(self.keys.first).unwrap_or(0),
+        }
+    }
+
     /// Whether it accesses exactly one key.
     pub(in crate::commands) fn is_short(&self) -> bool {
         self.keys == ONE
@@ -167,6 +196,14 @@ impl Command {
     }
 }
 
+/// Positions of keys whose number is the second argument, before them.
+fn counted_keys(args: Args<'_>) -> Range<usize> {
+    const FIRST: usize = 3;
+    let count = parse_u64(args.at(FIRST - 1)).and_then(|count| usize::try_from(count).ok());
+    let end = count.and_then(|count| count.checked_add(FIRST));
+    FIRST..end.filter(|&end| end <= args.len()).unwrap_or(FIRST)
+}
+
 /// Space that a request needs in the store, estimated from its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::commands) struct WriteNeed {
@@ -181,7 +218,7 @@ impl WriteNeed {
     pub(in crate::commands) fn of(command: &Command, args: Args<'_>) -> WriteNeed {
         WriteNeed {
             bytes: args.from(1).map(<[u8]>::len).sum(),
-            deletes: !command.is(flag::DENYOOM),
+            deletes: !command.is(flag::DENYOOM | flag::SCRIPT),
         }
     }
 }

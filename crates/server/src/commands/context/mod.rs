@@ -57,11 +57,21 @@ impl CommandContext<'_> {
         updated
     }
 
-    /// The session, for commands that are not about single keys. Such commands never run inside a group.
+    /// The session, for commands that are not about single keys. Such commands never run inside a group of known keys.
     pub(in crate::commands) fn session(&mut self) -> Result<&mut dyn Session, CommandError> {
         match &mut self.store {
             StoreAccess::Session(session) => Ok(&mut **session),
             StoreAccess::Group(_) => Err(NOT_IN_GROUP),
+            StoreAccess::Optimistic(access) => Ok(access.session()),
+        }
+    }
+
+    /// Removes every key of every database.
+    pub(in crate::commands) fn flush_all(&mut self) -> Result<(), CommandError> {
+        match &mut self.store {
+            StoreAccess::Session(session) => Ok(session.flush_all()?),
+            StoreAccess::Group(_) => Err(NOT_IN_GROUP),
+            StoreAccess::Optimistic(access) => Ok(access.flush_all()?),
         }
     }
 
@@ -73,7 +83,7 @@ impl CommandContext<'_> {
     ) -> Result<GroupDecision, Error> {
         match &mut self.store {
             StoreAccess::Session(session) => session.group(keys, body),
-            StoreAccess::Group(ops) => body(&mut **ops),
+            group => body(group.ops()),
         }
     }
 
@@ -101,6 +111,7 @@ impl CommandContext<'_> {
                 executes_long,
                 request: RequestFigures {
                     hidden_bytes: 0,
+                    holds_locks: true,
                     ..self.request
                 },
             })

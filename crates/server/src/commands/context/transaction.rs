@@ -43,10 +43,10 @@ impl TransactionQueue {
 
     /// The space that EXEC needs in the store, if a queued command writes.
     pub(in crate::commands) fn needs_room(&self) -> Option<WriteNeed> {
-        let writes = self.commands.iter().any(|c| c.is(flag::WRITE));
+        let writes = self.has(flag::WRITE | flag::SCRIPT);
         writes.then(|| WriteNeed {
             bytes: self.requests.bytes(),
-            deletes: !self.commands.iter().any(|c| c.is(flag::DENYOOM)),
+            deletes: !self.has(flag::DENYOOM | flag::SCRIPT),
         })
     }
 
@@ -54,6 +54,16 @@ impl TransactionQueue {
     pub(in crate::commands) fn groupable(&self, at: usize) -> Range<usize> {
         let in_group = |c: &&&Command| c.keys.first > 0 || c.is(flag::GROUPED);
         at..at + self.commands[at..].iter().take_while(in_group).count()
+    }
+
+    /// Whether all commands can be in one group.
+    pub(in crate::commands) fn is_one_group(&self) -> bool {
+        self.groupable(0).len() == self.len()
+    }
+
+    /// Whether a command in `range` runs a script.
+    pub(in crate::commands) fn has_script(&self, range: Range<usize>) -> bool {
+        self.commands[range].iter().any(|c| c.is(flag::SCRIPT))
     }
 
     /// Keys of the commands in `range`. `db`: the database of the first command.
@@ -67,7 +77,7 @@ impl TransactionQueue {
                     .filter(|&n| usize::from(n) < farbank_store::DATABASES)
                     .unwrap_or(db);
             }
-            for position in command.keys.positions(args.len()) {
+            for position in command.key_positions(args) {
                 keys.push(Key {
                     db,
                     bytes: args.at(position),

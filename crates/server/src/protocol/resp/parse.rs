@@ -132,6 +132,15 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// The request's arguments before argument `end`.
+    #[must_use]
+    pub fn until(&self, end: usize) -> Args<'a> {
+        Args {
+            bytes: self.bytes,
+            spans: &self.spans[..end.min(self.spans.len())],
+        }
+    }
+
     /// The arguments from `index` on.
     pub fn from(&self, index: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
@@ -139,6 +148,46 @@ impl<'a> Args<'a> {
             .iter()
             .skip(index)
             .map(move |s| bytes.get(s.start..s.end).unwrap_or_default())
+    }
+}
+
+/// Arguments of one request, collected one by one.
+#[derive(Debug, Default)]
+pub struct ArgsBuffer {
+    bytes: Vec<u8>,
+    spans: Vec<ArgSpan>,
+}
+
+impl ArgsBuffer {
+    /// Appends an argument.
+    pub fn push(&mut self, arg: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(arg);
+        let end = self.bytes.len();
+        self.spans.push(ArgSpan { start, end });
+    }
+
+    /// Removes all arguments, and frees memory that only a large request needed.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(CHUNK_BYTES);
+        self.spans.clear();
+        self.spans.shrink_to(SPANS_KEPT);
+    }
+
+    /// Whether there are no arguments.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The request.
+    #[must_use]
+    pub fn args(&self) -> Args<'_> {
+        Args {
+            bytes: &self.bytes,
+            spans: &self.spans,
+        }
     }
 }
 

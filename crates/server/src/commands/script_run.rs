@@ -1,0 +1,258 @@
+//! One run of a script: executes the commands that it calls, and ends it when it must not go on.
+
+use std::time::{Duration, Instant};
+
+use farbank_store::Error;
+
+use super::context::CommandContext;
+use super::context::command_row::{Command, flag};
+use super::error::{CommandError, misconf};
+use super::execute::check_keys;
+use super::long;
+use super::lookup::lookup;
+use super::optimistic::ends_group;
+use crate::buffers::reply::ReplyBuffer;
+use crate::exec_context::RequestFigures;
+use crate::lua::engine::{CompiledScript, ScriptEngine, ScriptOutcome};
+use crate::lua::host::{LogLevel, ReplyVersions, ScriptHost};
+use crate::protocol::resp::{Args, RespVersion};
+use crate::stats::counters::Counter;
+
+/// Longest run of a script on a worker. A script that takes longer runs again on the thread of long requests.
+const SHORT_RUN: Duration = Duration::from_millis(1);
+/// Commands after which the time is checked.
+const CALLS_PER_CHECK: u32 = 8;
+/// Longest run of a script that holds locks of the store, on the thread of long requests.
+const LOCKED_RUN: Duration = Duration::from_millis(100);
+
+/// A script and the arguments of its call.
+#[derive(Clone, Copy)]
+pub(super) struct ScriptCall<'a> {
+    pub(super) script: &'a CompiledScript,
+    pub(super) keys: Args<'a>,
+    pub(super) argv: Args<'a>,
+    /// The script must not write.
+    pub(super) is_readonly: bool,
+}
+
+/// Why a script has ended before it returned.
+#[derive(Clone, Debug)]
+pub(super) enum ScriptAbort {
+    /// As [`CommandError::Long`].
+    Long,
+    /// SCRIPT KILL has ended it.
+    Killed,
+    /// The server is stopping.
+    Stopping,
+    OutOfMemory,
+    /// It has held locks for too long.
+    Locked,
+    /// The store could not execute a command. The group ends with this error.
+    Store(Error),
+}
+
+impl ScriptAbort {
+    /// The reply of a script that has ended in this way.
+    pub(super) fn into_error(self) -> CommandError {
+        CommandError::Fixed(match self {
+            ScriptAbort::Long => return CommandError::Long,
+            ScriptAbort::Store(error) => return CommandError::Store(error),
+            ScriptAbort::Killed => {
+                "ERR Error running script: Script killed by user with SCRIPT KILL."
+            }
+            ScriptAbort::Stopping => "ERR Error running script: the server is stopping",
+            ScriptAbort::OutOfMemory => "ERR Error running script: not enough memory",
+            ScriptAbort::Locked => {
+                "ERR Error running script: other clients write its keys faster than it runs"
+            }
+        })
+    }
+}
+
+/// A running script.
+struct ScriptRun<'r, 'c> {
+    ctx: &'r mut CommandContext<'c>,
+    is_readonly: bool,
+    versions: ReplyVersions,
+    /// When the time was checked first. Most scripts end before.
+    started: Option<Instant>,
+    /// Commands called so far.
+    calls: u32,
+    abort: Option<ScriptAbort>,
+}
+
+/// Runs a script once in the current group, and appends its reply.
+pub(super) fn run_once(
+    ctx: &mut CommandContext<'_>,
+    engine: &mut ScriptEngine,
+    call: ScriptCall<'_>,
+) -> Result<(), ScriptAbort> {
+    let (db, resp) = (ctx.client.db, ctx.client.resp);
+    let mut out = std::mem::take(ctx.out);
+    ctx.client.resp = RespVersion::V2;
+    let is_listed = ctx.executes_long;
+    if is_listed {
+        ctx.shared.scripts.running.start(ctx.shared.clock_ms());
+    }
+    let mut run = ScriptRun {
+        ctx,
+        is_readonly: call.is_readonly,
+        versions: ReplyVersions {
+            client: resp,
+            script: RespVersion::V2,
+        },
+        started: None,
+        calls: 0,
+        abort: None,
+    };
+    let outcome = engine.run(call.script, call.keys, call.argv, &mut run, &mut out);
+    let abort = run.abort;
+    if is_listed {
+        ctx.shared.scripts.running.end();
+    }
+    *ctx.out = out;
+    (ctx.client.db, ctx.client.resp) = (db, resp);
+    match (outcome, abort) {
+        (ScriptOutcome::Replied, _) => Ok(()),
+        (ScriptOutcome::Aborted, abort) => Err(abort.unwrap_or(ScriptAbort::OutOfMemory)),
+    }
+}
+
+impl ScriptRun<'_, '_> {
+    /// The command of a request, if the script may call it.
+    fn allowed(&self, args: Args<'_>) -> Result<&'static Command, Vec<u8>> {
+        let table = self.ctx.client.table;
+        let command = lookup(table.find(args.at(0)), args)
+            .map_err(|_| b"ERR Unknown Redis command called from script".to_vec())?;
+        let text = if !command.takes(args.len()) {
+            "ERR Wrong number of args calling Redis command from script"
+        } else if command.is(flag::NOSCRIPT) {
+            "ERR This Redis command is not allowed from script"
+        } else if command.is(flag::WRITE) && self.is_readonly {
+            "ERR Write commands are not allowed from read-only scripts."
+        } else {
+            return Ok(command);
+        };
+        Err(text.into())
+    }
+
+    /// Executes a command, with `reply` as its reply buffer.
+    fn execute(
+        &mut self,
+        command: &'static Command,
+        args: Args<'_>,
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), CommandError> {
+        let ctx = &mut *self.ctx;
+        check_keys(command, args)?;
+        if command.is(flag::WRITE)
+            && let Some(reason) = ctx.shared.poisoned.get()
+        {
+            return Err(CommandError::Detailed(misconf(reason)));
+        }
+        if !ctx.executes_long && long::is_long(ctx.client, ctx.shared, Some(command), args, 0) {
+            return Err(CommandError::Long);
+        }
+        let mut inner = CommandContext {
+            store: ctx.store.reborrow(),
+            client: ctx.client,
+            shared: ctx.shared,
+            thread: ctx.thread,
+            published: ctx.published,
+            out: reply,
+            mark: ctx.mark,
+            unacknowledged: ctx.unacknowledged,
+            executes_long: ctx.executes_long,
+            request: RequestFigures {
+                reply_start: 0,
+                ..ctx.request
+            },
+        };
+        let outcome = (command.run)(&mut inner, args);
+        ctx.request.hidden_bytes = inner.request.hidden_bytes + inner.out.len();
+        outcome
+    }
+}
+
+impl ScriptHost for ScriptRun<'_, '_> {
+    fn call(&mut self, args: Args<'_>, reply: &mut ReplyBuffer) -> Result<(), Vec<u8>> {
+        self.calls += 1;
+        if self.calls.is_multiple_of(CALLS_PER_CHECK) {
+            self.check_time();
+        }
+        let command = self.allowed(args)?;
+        let is_listed = self.ctx.executes_long && command.is(flag::WRITE);
+        if is_listed && !self.ctx.shared.scripts.running.note_write() {
+            self.abort.get_or_insert(ScriptAbort::Killed);
+        }
+        if self.abort.is_some() {
+            return Ok(()); // LUA-2: the engine ends the script.
+        }
+        match self.execute(command, args, reply) {
+            Ok(()) => {}
+            Err(CommandError::Long) => self.abort = Some(ScriptAbort::Long),
+            Err(CommandError::Store(error)) if ends_group(&error) => {
+                self.abort = Some(ScriptAbort::Store(error));
+            }
+            Err(fail) => {
+                reply.rewind(0);
+                crate::protocol::resp::reply::error(reply, &fail.text(self.ctx.shared));
+                self.ctx.count(Counter::Errors);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_resp(&mut self, resp: RespVersion) {
+        self.versions.script = resp;
+        self.ctx.client.resp = resp;
+    }
+
+    fn versions(&self) -> ReplyVersions {
+        self.versions
+    }
+
+    fn check_time(&mut self) {
+        if self.abort.is_some() {
+            return;
+        }
+        let run = self.started.get_or_insert_with(Instant::now).elapsed();
+        let ctx = &*self.ctx;
+        self.abort = if !ctx.executes_long {
+            (run > SHORT_RUN).then_some(ScriptAbort::Long)
+        } else if ctx.shared.threads.is_stopping() {
+            Some(ScriptAbort::Stopping)
+        } else if ctx.shared.scripts.running.is_killed() {
+            Some(ScriptAbort::Killed)
+        } else {
+            (ctx.request.holds_locks && run > LOCKED_RUN).then_some(ScriptAbort::Locked)
+        };
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.abort.is_some()
+    }
+
+    fn note_out_of_memory(&mut self) {
+        // The thread of long requests allows more memory.
+        let abort = match self.ctx.executes_long {
+            true => ScriptAbort::OutOfMemory,
+            false => ScriptAbort::Long,
+        };
+        self.abort.get_or_insert(abort);
+    }
+
+    fn log(&mut self, level: LogLevel, text: &[u8]) {
+        let text = String::from_utf8_lossy(text);
+        match level {
+            LogLevel::Debug => tracing::trace!("script: {text}"),
+            LogLevel::Verbose => tracing::debug!("script: {text}"),
+            LogLevel::Notice => tracing::info!("script: {text}"),
+            LogLevel::Warning => tracing::warn!("script: {text}"),
+        }
+    }
+
+    fn knows_command(&self, args: Args<'_>) -> bool {
+        lookup(self.ctx.client.table.find(args.at(0)), args).is_ok()
+    }
+}

@@ -1,0 +1,286 @@
+//! Scripts: EVAL EVALSHA EVAL_RO EVALSHA_RO SCRIPT.
+//!
+//! A script runs as one group of the store, of the keys that it touches (`optimistic`). So it is isolated, and after a
+//! crash it has happened whole or not at all, also for keys that it does not declare. In a transaction it is a part of
+//! the transaction's group.
+//!
+//! A script runs on the worker of its client for [`script_run`](super::script_run)'s time limit. A script that takes
+//! longer has changed nothing (SRV-OPT-1), and runs again on the thread of long requests until it ends, or SCRIPT KILL
+//! ends it.
+
+use std::rc::Rc;
+
+use farbank_store::{Error, GroupDecision};
+
+use super::command::help_of;
+use super::context::CommandContext;
+use super::error::{CommandError, NOT_INTEGER};
+use super::script_run::{ScriptAbort, ScriptCall, run_once};
+use super::text;
+use crate::exec_context::StoreAccess;
+use crate::lua::engine::{CompiledScript, ScriptEngine};
+use crate::protocol::resp::number::parse_i64;
+use crate::protocol::resp::{Args, reply};
+use crate::state::scripts::KillOutcome;
+
+/// Bytes that a script may use on a worker.
+const WORKER_BYTES_MAX: usize = 8 << 20;
+/// Bytes that a script may use on the thread of long requests.
+const LONG_BYTES_MAX: usize = 256 << 20;
+
+const NO_SCRIPT: CommandError =
+    CommandError::Fixed("NOSCRIPT No matching script. Please use EVAL.");
+
+/// Returns the thread's engine, without scripts that SCRIPT FLUSH has removed. The caller puts it back.
+fn take_engine(ctx: &mut CommandContext<'_>) -> Result<Box<ScriptEngine>, CommandError> {
+    let flushes = ctx.shared.scripts.flushes();
+    if let Some(mut engine) = ctx.thread.scripts.take() {
+        if engine.flushes != flushes {
+            engine.forget_compiled();
+            engine.flushes = flushes;
+        }
+        return Ok(engine);
+    }
+    let bytes_max = match ctx.executes_long {
+        true => LONG_BYTES_MAX,
+        false => WORKER_BYTES_MAX,
+    };
+    let engine = ScriptEngine::new(bytes_max, flushes).map_err(|error| {
+        CommandError::Detailed(format!("ERR cannot create a Lua state: {error}").into_bytes())
+    })?;
+    Ok(Box::new(engine))
+}
+
+/// Calls `body` with the thread's engine.
+fn with_engine<R>(
+    ctx: &mut CommandContext<'_>,
+    body: impl FnOnce(&mut CommandContext<'_>, &mut ScriptEngine) -> Result<R, CommandError>,
+) -> Result<R, CommandError> {
+    let mut engine = take_engine(ctx)?;
+    let outcome = body(ctx, &mut engine);
+    ctx.thread.scripts = Some(engine);
+    outcome
+}
+
+/// The keys and the further arguments of a request `EVAL script numkeys ...`.
+fn arguments(args: Args<'_>) -> Result<(Args<'_>, Args<'_>), CommandError> {
+    let keys = parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
+    let rest = args.rest(3);
+    match usize::try_from(keys) {
+        Ok(keys) if keys <= rest.len() => Ok((rest.until(keys), rest.rest(keys))),
+        Ok(_) => Err(CommandError::Fixed(
+            "ERR Number of keys can't be greater than number of args",
+        )),
+        Err(_) => Err(CommandError::Fixed("ERR Number of keys can't be negative")),
+    }
+}
+
+/// Compiles a script that EVAL executes, and adds it to the loaded scripts.
+#[cold]
+fn compile(
+    ctx: &mut CommandContext<'_>,
+    engine: &mut ScriptEngine,
+    body: &[u8],
+) -> Result<Rc<CompiledScript>, CommandError> {
+    let script = engine.compile(body).map_err(CommandError::Detailed)?;
+    ctx.shared.scripts.note_eval(&script.name, body);
+    Ok(script)
+}
+
+/// Finds a loaded script by its SHA1.
+fn find_named(
+    ctx: &mut CommandContext<'_>,
+    engine: &mut ScriptEngine,
+    name: &[u8],
+) -> Result<Rc<CompiledScript>, CommandError> {
+    let name = std::str::from_utf8(name)
+        .map_err(|_| NO_SCRIPT)?
+        .to_ascii_lowercase();
+    if let Some(script) = engine.find_named(&name) {
+        return Ok(script);
+    }
+    let body = ctx.shared.scripts.get(&name).ok_or(NO_SCRIPT)?;
+    engine.compile(&body).map_err(CommandError::Detailed)
+}
+
+/// Runs a script: in a group of its own, or in the transaction's group.
+fn run(
+    ctx: &mut CommandContext<'_>,
+    engine: &mut ScriptEngine,
+    script: &CompiledScript,
+    args: Args<'_>,
+    is_readonly: bool,
+) -> Result<(), CommandError> {
+    let (keys, argv) = arguments(args)?;
+    if is_readonly && !script.flags.no_writes && !script.flags.is_unknown {
+        return Err(CommandError::Fixed(
+            "ERR Can not execute a script with write flag using *_ro command.",
+        ));
+    }
+    let call = ScriptCall {
+        script,
+        keys,
+        argv,
+        is_readonly: is_readonly || script.flags.no_writes,
+    };
+    if !matches!(ctx.store, StoreAccess::Session(_)) {
+        return run_once(ctx, engine, call).map_err(ScriptAbort::into_error);
+    }
+    let from = ctx.out.len();
+    let was_cut = ctx.out.is_cut();
+    ctx.mark.get_or_insert(from); // The script reads undurable writes.
+    let mut abort = None;
+    let decision = ctx.with_any_keys(ctx.executes_long, &mut |ctx| {
+        match was_cut {
+            true => ctx.out.truncate(from),
+            false => ctx.out.rewind(from),
+        }
+        match run_once(ctx, engine, call) {
+            Ok(()) => Ok(GroupDecision::Apply),
+            Err(ScriptAbort::Store(error)) => Err(error),
+            Err(why) => {
+                abort = Some(why);
+                Ok(GroupDecision::Abandon)
+            }
+        }
+    });
+    match decision {
+        Ok(GroupDecision::Apply) => Ok(()),
+        Ok(GroupDecision::Abandon) => {
+            Err(abort.map_or(CommandError::Long, ScriptAbort::into_error))
+        }
+        // The thread of long requests waits until there is room.
+        Err(error) if error.is_full() && !ctx.executes_long => Err(CommandError::Long),
+        Err(Error::Conflict | Error::NotInGroup) => Err(CommandError::Fixed(
+            "ERR Error running script: other clients write its keys faster than it runs",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn eval_body(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    is_readonly: bool,
+) -> Result<(), CommandError> {
+    arguments(args)?;
+    with_engine(ctx, |ctx, engine| {
+        let script = match engine.find(args.at(1)) {
+            Some(script) => script,
+            None => compile(ctx, engine, args.at(1))?,
+        };
+        run(ctx, engine, &script, args, is_readonly)
+    })
+}
+
+fn eval_named(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    is_readonly: bool,
+) -> Result<(), CommandError> {
+    /// Digits of a SHA1.
+    const NAME_BYTES: usize = 40;
+    if args.at(1).len() != NAME_BYTES {
+        return Err(NO_SCRIPT);
+    }
+    with_engine(ctx, |ctx, engine| {
+        arguments(args)?;
+        let script = find_named(ctx, engine, args.at(1))?;
+        run(ctx, engine, &script, args, is_readonly)
+    })
+}
+
+/// `EVAL script numkeys [key ...] [arg ...]`
+pub(super) fn eval(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    eval_body(ctx, args, false)
+}
+
+/// `EVAL_RO script numkeys [key ...] [arg ...]`
+pub(super) fn eval_ro(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    eval_body(ctx, args, true)
+}
+
+/// `EVALSHA sha1 numkeys [key ...] [arg ...]`
+pub(super) fn evalsha(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    eval_named(ctx, args, false)
+}
+
+/// `EVALSHA_RO sha1 numkeys [key ...] [arg ...]`
+pub(super) fn evalsha_ro(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    eval_named(ctx, args, true)
+}
+
+/// `SCRIPT LOAD script`
+pub(super) fn load(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let body = args.at(2);
+    with_engine(ctx, |ctx, engine| {
+        let script = engine.compile(body).map_err(CommandError::Detailed)?;
+        if !ctx.shared.scripts.load(&script.name, body) {
+            return Err(CommandError::Fixed(
+                "ERR the loaded scripts take too much memory; remove them with SCRIPT FLUSH",
+            ));
+        }
+        reply::bulk(ctx.out, script.name.as_bytes());
+        Ok(())
+    })
+}
+
+/// `SCRIPT EXISTS sha1 [sha1 ...]`
+pub(super) fn exists(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    reply::array(ctx.out, args.len() - 2);
+    for name in args.from(2) {
+        let name = std::str::from_utf8(name).unwrap_or("").to_ascii_lowercase();
+        let exists = ctx.shared.scripts.get(&name).is_some();
+        reply::integer(ctx.out, i64::from(exists));
+    }
+    Ok(())
+}
+
+/// `SCRIPT FLUSH [ASYNC|SYNC]`
+pub(super) fn flush(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    match (args.len(), text::option(args.at(2)).as_slice()) {
+        (2, _) | (3, b"sync" | b"async") => {}
+        _ => {
+            let text = "ERR SCRIPT FLUSH only support SYNC|ASYNC option";
+            return Err(CommandError::Fixed(text));
+        }
+    }
+    ctx.shared.scripts.flush();
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `SCRIPT KILL`
+pub(super) fn kill(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    match ctx.shared.scripts.running.kill() {
+        KillOutcome::Killed => {
+            reply::ok(ctx.out);
+            Ok(())
+        }
+        KillOutcome::NotBusy => Err(CommandError::Fixed(
+            "NOTBUSY No scripts in execution right now.",
+        )),
+        KillOutcome::HasWritten => Err(CommandError::Fixed(
+            "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either \
+             wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
+        )),
+    }
+}
+
+/// `SCRIPT DEBUG YES|SYNC|NO`. There is no debugger, so only `NO` succeeds.
+pub(super) fn debug(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    match text::option(args.at(2)).as_slice() {
+        b"no" => {
+            reply::ok(ctx.out);
+            Ok(())
+        }
+        b"yes" | b"sync" => Err(CommandError::Fixed("ERR this server has no Lua debugger")),
+        _ => Err(CommandError::Fixed("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
+    }
+}
+
+/// `SCRIPT HELP`
+pub(super) fn help(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    help_of(ctx, "script");
+    Ok(())
+}
