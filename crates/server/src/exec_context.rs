@@ -18,6 +18,7 @@ use farbank_store::{Ops, Session};
 use crate::buffers::input::InputBuffer;
 use crate::buffers::pool::BufferPool;
 use crate::buffers::reply::ReplyBuffer;
+use crate::state::messages::Outbox;
 use crate::state::shared::ServerShared;
 use crate::stats::counters::{Counter, CounterTotals, ThreadCounters};
 use crate::stats::hot_keys::Sampler;
@@ -78,6 +79,8 @@ pub(crate) struct ThreadState {
     pub(crate) sampler: Sampler,
     /// Buffers for replies.
     pub(crate) buffer_pool: BufferPool,
+    /// Messages published since the last commit.
+    pub(crate) outbox: Outbox,
     /// Requests executed since the last commit.
     pub(crate) requests: usize,
 }
@@ -89,7 +92,7 @@ pub(crate) struct TurnStatus {
     pub(crate) closing: bool,
     /// The client must read replies before more requests are executed.
     pub(crate) stalled: bool,
-    /// The next request waits until the store has freed space for it.
+    /// The next request waits until the store has freed space for it, or until queued messages are delivered.
     pub(crate) awaits_room: bool,
     /// The next request is long and this thread does not execute long requests.
     pub(crate) awaits_long: bool,
@@ -155,6 +158,8 @@ impl StoreAccess<'_> {
 pub(crate) struct RequestFigures {
     /// Start of its reply in the reply buffer.
     pub(crate) reply_start: usize,
+    /// End of the messages that precede its reply.
+    pub(crate) push_end: usize,
     /// Bytes of the values that it has read and that its reply does not contain.
     pub(crate) hidden_bytes: usize,
 }

@@ -106,6 +106,7 @@ fn categories(command: &Command) -> Vec<&'static str> {
         ("@string", false),
         ("@bitmap", false),
         ("@hyperloglog", false),
+        ("@pubsub", command.is(flag::PUBSUB)),
         ("@admin", admin),
         (speed, true),
         ("@dangerous", admin),

@@ -14,7 +14,7 @@ use super::text::{self, quote};
 use crate::glob::{LetterCase, matches};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
-use crate::settings::{ClientsMemory, Endpoint, LiveSettings, WireProtocol};
+use crate::settings::{ClientsMemory, Endpoint, LiveSettings, OutputLimit, WireProtocol};
 use crate::state::shared::ServerShared;
 
 /// Why CONFIG SET refuses a value.
@@ -186,12 +186,19 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
 
 fn output_limit(settings: &LiveSettings) -> String {
     let get = |setting: &AtomicU64| setting.load(Ordering::Relaxed);
-    format!(
-        "normal {} {} {}",
-        get(&settings.output_bytes_hard),
-        get(&settings.output_bytes_soft),
-        get(&settings.output_soft_secs)
-    )
+    let class = |name: &str, limit: &OutputLimit| {
+        format!(
+            "{name} {} {} {}",
+            get(&limit.hard_bytes),
+            get(&limit.soft_bytes),
+            get(&limit.soft_secs)
+        )
+    };
+    [
+        class("normal", &settings.output_normal),
+        class("pubsub", &settings.output_pubsub),
+    ]
+    .join(" ")
 }
 
 /// Every parameter with its value.
@@ -305,8 +312,8 @@ fn parse_seconds(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// Parses `class hard soft seconds ...`. All clients of this server have class `normal`; other classes are ignored. An
-/// empty value changes nothing.
+/// Parses `class hard soft seconds ...`. The class of replicas, which this server does not have, is ignored. An empty
+/// value changes nothing.
 fn parse_output_limit<'a>(
     settings: &'a LiveSettings,
     value: &[u8],
@@ -320,9 +327,10 @@ fn parse_output_limit<'a>(
     }
     let mut changes = Vec::new();
     for class in words.chunks(4) {
-        let normal = match text::option(class[0]).as_slice() {
-            b"normal" => true,
-            b"slave" | b"replica" | b"pubsub" => false,
+        let limit = match text::option(class[0]).as_slice() {
+            b"normal" => Some(&settings.output_normal),
+            b"pubsub" => Some(&settings.output_pubsub),
+            b"slave" | b"replica" => None,
             _ => return Err(ConfigError::LimitClass),
         };
         let limits = (
@@ -333,10 +341,10 @@ fn parse_output_limit<'a>(
         let (Some(hard), Some(soft), Some(secs)) = limits else {
             return Err(ConfigError::LimitValue);
         };
-        if normal {
-            changes.push((&settings.output_bytes_hard, hard));
-            changes.push((&settings.output_bytes_soft, soft));
-            changes.push((&settings.output_soft_secs, secs));
+        if let Some(limit) = limit {
+            changes.push((&limit.hard_bytes, hard));
+            changes.push((&limit.soft_bytes, soft));
+            changes.push((&limit.soft_secs, secs));
         }
     }
     Ok(changes)

@@ -14,8 +14,8 @@
 //! appended are removed, and the error is the reply. The invariants SRV-CMD-1 and SRV-CMD-2 are in [`execute`].
 //!
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
-//!   [`moves`], [`object`], [`expiry`], [`transactions`], [`connection`], [`client`], [`command`], [`config`],
-//!   [`info`], [`server`]. A family of a new data type is a file beside them.
+//!   [`moves`], [`object`], [`expiry`], [`transactions`], [`pubsub`], [`connection`], [`client`], [`command`],
+//!   [`config`], [`info`], [`server`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`].
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
@@ -46,6 +46,7 @@ pub(crate) mod memcached;
 mod moves;
 mod object;
 pub(crate) mod pipeline;
+mod pubsub;
 mod ranges;
 mod server;
 mod strings;

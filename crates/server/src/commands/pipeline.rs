@@ -46,7 +46,7 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
 }
 
 /// Executes a request of `bytes` bytes if it can run now, and updates the turn's status. Returns whether it was
-/// executed. Otherwise it waits for space in the store, or for the thread of long requests.
+/// executed. Otherwise it waits for space in the store or among the queued messages, or for the thread of long requests.
 #[inline]
 fn execute_one(
     ctx: &mut CommandContext<'_>,
@@ -59,7 +59,8 @@ fn execute_one(
     if !ctx.executes_long {
         status.awaits_long = long::is_long(ctx.client, ctx.shared, command, args, bytes);
         status.awaits_room = !status.awaits_long
-            && needs_room(ctx.client, command, args).is_some_and(|need| !has_room(ctx, need));
+            && (needs_room(ctx.client, command, args).is_some_and(|need| !has_room(ctx, need))
+                || publishes(ctx.client, command) && ctx.shared.subscriptions.is_full());
     }
     if !status.awaits_room && !status.awaits_long {
         status.awaits_long = run(ctx, command, args) == ExecOutcome::Long;
@@ -88,6 +89,16 @@ fn needs_room(
     }
     let writes = command.is(flag::WRITE) && queue.is_none();
     writes.then(|| WriteNeed::of(command, args))
+}
+
+/// Whether the request publishes messages now. It then waits while too many are queued (SRV-PUB-4).
+#[inline]
+fn publishes(client: &ClientState, command: Option<&'static Command>) -> bool {
+    match (command, &client.queue) {
+        (Some(command), None) => command.is(flag::PUBLISHES),
+        (Some(command), Some(queue)) => command.name == "exec" && queue.has(flag::PUBLISHES),
+        (None, _) => false,
+    }
 }
 
 /// Whether the request can run now: the store has the space it needs, or will refuse it without waiting.
@@ -120,7 +131,8 @@ fn look_ahead(
     for (index, slot) in window[..count].iter_mut().enumerate() {
         let args = parser.args(input, index);
         *slot = COMMANDS.find(args.at(0));
-        let first = slot.map_or(0, |command| command.keys.first);
+        let keyed = slot.filter(|command| command.has_keys());
+        let first = keyed.map_or(0, |command| command.keys.first);
         if let Ok(first) = usize::try_from(first)
             && first > 0
         {

@@ -27,6 +27,7 @@ use crate::commands::memcached::state::MemcachedState;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::shared::ServerShared;
+use crate::state::subscriptions::Subscriptions;
 use crate::state::threads::ServerThreads;
 use crate::stats::counters::ServerCounters;
 
@@ -215,6 +216,7 @@ impl Server {
                 settings: LiveSettings::new(clients_max(self.options.clients_max), &self.options),
                 threads: pool,
                 clients: ClientRegistry::default(),
+                subscriptions: Subscriptions::default(),
                 endpoints: self.endpoints,
                 started: Instant::now(),
                 run_id: run_id(),

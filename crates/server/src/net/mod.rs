@@ -15,6 +15,7 @@
 
 mod connection;
 mod connection_table;
+mod delivery;
 mod executor;
 pub(crate) mod listener;
 mod long_queue;

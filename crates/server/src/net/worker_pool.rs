@@ -9,6 +9,7 @@ use mio::net::TcpStream;
 use super::long_queue::{LentConnection, LongRequests};
 use crate::lock::lock;
 use crate::state::clients::ClientInfo;
+use crate::state::messages::{Delivery, Publication};
 use crate::state::threads::ServerThreads;
 
 /// Handles of all workers, the queue of long requests, and the stop signal. Outlives the server, because the store
@@ -35,6 +36,30 @@ impl WorkerPool {
         for worker in &self.workers {
             wake(&worker.waker);
         }
+    }
+
+    /// Sends published messages to the workers that have receivers. Returns what worker `own` delivers.
+    pub(super) fn publish(
+        &self,
+        publications: Vec<Publication>,
+        own: Option<usize>,
+    ) -> Vec<Delivery> {
+        let mut by_worker: Vec<Vec<Delivery>> = Vec::new();
+        by_worker.resize_with(self.workers.len(), Vec::new);
+        for publication in publications {
+            for (worker, delivery) in publication.deliveries {
+                by_worker[worker].push(delivery);
+            }
+        }
+        let mut returned = Vec::new();
+        for (worker, deliveries) in by_worker.into_iter().enumerate() {
+            if own == Some(worker) {
+                returned = deliveries;
+            } else if !deliveries.is_empty() {
+                self.workers[worker].send(WorkerMsg::Deliver(deliveries));
+            }
+        }
+        returned
     }
 
     /// Wakes the workers that wait for tickets. The store calls it when tickets have become durable.
@@ -80,6 +105,8 @@ pub(super) enum WorkerMsg {
     Accept(TcpStream, Arc<ClientInfo>),
     /// Close the connection with this id.
     Kill(u64),
+    /// Deliver these published messages.
+    Deliver(Vec<Delivery>),
     /// Resume this connection: its long request was executed.
     ReturnLent(LentConnection),
 }

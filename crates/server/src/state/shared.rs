@@ -8,6 +8,7 @@ use farbank_pm::Poisoned;
 use farbank_store::Store;
 
 use super::clients::{ClientInfo, ClientRegistry};
+use super::subscriptions::Subscriptions;
 use super::threads::ServerThreads;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::stats::counters::ServerCounters;
@@ -23,6 +24,7 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) settings: LiveSettings,
     pub(crate) threads: &'a dyn ServerThreads,
     pub(crate) clients: ClientRegistry,
+    pub(crate) subscriptions: Subscriptions,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
     /// 40 hexadecimal digits that identify this run of the server.
@@ -61,7 +63,8 @@ impl ServerShared<'_> {
         let others = self.clients.memory_bytes().saturating_sub(own);
         let left = self.settings.clients_bytes_max().saturating_sub(others);
         self.settings
-            .output_bytes_max()
+            .output_limit(client_info.is_subscribed.load(Ordering::Relaxed))
+            .bytes_max()
             .min(left.max(REPLY_BYTES_MIN))
     }
 

@@ -88,7 +88,7 @@ pub(in crate::commands) mod flag {
         };
     }
     flags! {
-        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_SLOWLOG 7 FAST 8
+        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 PUBSUB 12 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_SLOWLOG 7 FAST 8
         NO_AUTH 9 NO_MULTI 10 ALLOW_BUSY 11
     }
     // Clients do not see the flags below.
@@ -102,6 +102,10 @@ pub(in crate::commands) mod flag {
     pub(in crate::commands) const WALKS: u32 = 1 << 19;
     /// Long for some arguments (see `long`).
     pub(in crate::commands) const MAY_WALK: u32 = 1 << 20;
+    /// Publishes a message.
+    pub(in crate::commands) const PUBLISHES: u32 = 1 << 21;
+    /// The arguments in the place of keys are shard channels, which the store does not have.
+    pub(in crate::commands) const NO_KEYS: u32 = 1 << 22;
 }
 
 /// A row of the table.
@@ -147,6 +151,11 @@ impl Command {
         } else {
             count >= -self.arity
         }
+    }
+
+    /// Whether its requests access keys of the store.
+    pub(in crate::commands) fn has_keys(&self) -> bool {
+        self.keys.first > 0 && !self.is(flag::NO_KEYS)
     }
 
     /// Whether it accesses exactly one key.

@@ -140,6 +140,14 @@ impl CommandContext<'_> {
         });
     }
 
+    /// Records that the bytes from `start` on are no reply: CLIENT REPLY does not withhold them if they precede the
+    /// request's reply.
+    pub(in crate::commands) fn note_push(&mut self, start: usize) {
+        if self.request.push_end == start {
+            self.request.push_end = self.out.len();
+        }
+    }
+
     /// Replies with an error, in place of what the request has appended from `from` on.
     pub(in crate::commands) fn refuse(&mut self, from: usize, fail: &CommandError) {
         self.out.truncate(from);

@@ -52,7 +52,7 @@ impl TransactionQueue {
 
     /// The longest range of commands from `at` that can be in one group.
     pub(in crate::commands) fn groupable(&self, at: usize) -> Range<usize> {
-        let in_group = |c: &&&Command| c.keys.first > 0 || c.is(flag::GROUPED);
+        let in_group = |c: &&&Command| c.has_keys() || c.is(flag::GROUPED);
         at..at + self.commands[at..].iter().take_while(in_group).count()
     }
 
@@ -66,6 +66,9 @@ impl TransactionQueue {
                 db = index
                     .filter(|&n| usize::from(n) < farbank_store::DATABASES)
                     .unwrap_or(db);
+            }
+            if !command.has_keys() {
+                continue;
             }
             for position in command.keys.positions(args.len()) {
                 keys.push(Key {
