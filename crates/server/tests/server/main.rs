@@ -13,6 +13,7 @@ mod long;
 mod memcached;
 mod memcached_wire;
 mod protected;
+mod pubsub;
 mod transactions;
 mod values;
 #[path = "../support/volatile.rs"]
