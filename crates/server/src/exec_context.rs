@@ -158,6 +158,8 @@ impl StoreAccess<'_> {
 pub(crate) struct RequestFigures {
     /// Start of its reply in the reply buffer.
     pub(crate) reply_start: usize,
+    /// Whether the key that it has updated last was absent before.
+    pub(crate) was_absent: bool,
     /// End of the messages that precede its reply.
     pub(crate) push_end: usize,
     /// Bytes of the values that it has read and that its reply does not contain.

@@ -24,7 +24,7 @@
 //! | `exec_context` | what a pipeline and a command work with, for both protocols |
 //! | `state` | what all threads share: settings, store, connections |
 //! | `stats` | counters, the most requested keys, the process |
-//! | `settings` | options at start, and those that CONFIG SET changes |
+//! | `settings`, `keyspace_events` | options at start, and those that CONFIG SET changes |
 //! | `protocol` | wire formats: [`resp`] is Redis's, [`memcached`] is memcached's |
 //! | `buffers`, [`glob`], `lock` | buffers of connections, patterns of SCAN and KEYS, locks |
 //!
@@ -45,6 +45,7 @@ mod buffers;
 mod commands;
 mod exec_context;
 pub mod glob;
+mod keyspace_events;
 mod lock;
 mod net;
 mod protocol;
@@ -52,6 +53,7 @@ mod settings;
 mod state;
 mod stats;
 
+pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
 pub use protocol::{memcached, resp};
 pub use settings::{

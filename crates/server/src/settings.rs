@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::keyspace_events::KeyspaceEvents;
 use crate::protocol::resp::RequestLimits;
 
 /// Protocol of an address.
@@ -201,6 +202,8 @@ pub struct ServerOptions {
     pub unix_socket: Option<UnixSocket>,
     /// Memory that all connections may use together.
     pub clients_memory: ClientsMemory,
+    /// Events that keyspace notifications tell of; none by default.
+    pub keyspace_events: KeyspaceEvents,
     /// Time slice of a connection: how long it executes requests before other connections are served; 200 microseconds
     /// by default. A request is not interrupted; one that takes longer ends the time slice.
     pub time_slice: Duration,
@@ -220,6 +223,7 @@ impl Default for ServerOptions {
             protected_actions: ProtectedActions::default(),
             unix_socket: None,
             clients_memory: ClientsMemory::default(),
+            keyspace_events: KeyspaceEvents::default(),
             time_slice: Duration::from_micros(200),
         }
     }
@@ -281,6 +285,8 @@ pub(crate) struct LiveSettings {
     pub(crate) output_pubsub: OutputLimit,
     /// Encoded by [`ClientsMemory::encode`].
     pub(crate) clients_memory: AtomicU64,
+    /// Bits of [`KeyspaceEvents`].
+    pub(crate) keyspace_events: AtomicU64,
     machine_bytes: u64,
 }
 
@@ -295,8 +301,20 @@ impl LiveSettings {
             output_normal: OutputLimit::new(1 << 30, 0, 0),
             output_pubsub: OutputLimit::new(32 << 20, 8 << 20, 60),
             clients_memory: AtomicU64::new(options.clients_memory.encode()),
+            keyspace_events: AtomicU64::new(options.keyspace_events.bits().into()),
             machine_bytes: machine_bytes(),
         }
+    }
+
+    /// Events that keyspace notifications tell of.
+    #[inline]
+    pub(crate) fn keyspace_events(&self) -> KeyspaceEvents {
+        KeyspaceEvents::from_bits(self.keyspace_events.load(Ordering::Relaxed) as u32)
+    }
+
+    /// Whether keyspace notifications are on.
+    pub(crate) fn notifies(&self) -> bool {
+        self.keyspace_events.load(Ordering::Relaxed) != 0
     }
 
     pub(crate) fn limits(&self) -> RequestLimits {

@@ -12,6 +12,7 @@ use super::error::{CommandError, SYNTAX};
 use super::info::limit;
 use super::text::{self, quote};
 use crate::glob::{LetterCase, matches};
+use crate::keyspace_events::{KeyspaceEvents, UnknownEventClass};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::{ClientsMemory, Endpoint, LiveSettings, OutputLimit, WireProtocol};
@@ -37,6 +38,7 @@ enum ConfigError {
     LimitWords,
     LimitClass,
     LimitValue,
+    EventClass,
 }
 
 impl std::error::Error for ConfigError {}
@@ -53,6 +55,7 @@ impl fmt::Display for ConfigError {
             ConfigError::OutOfRange { least, most } => {
                 return write!(f, "argument must be between {least} and {most} inclusive");
             }
+            ConfigError::EventClass => return UnknownEventClass.fmt(f),
             ConfigError::LimitWords => "Wrong number of arguments in buffer limit configuration.",
             ConfigError::LimitClass => {
                 "Invalid client class specified in buffer limit configuration."
@@ -136,7 +139,8 @@ const NUMBERS: &[ConfigNumber] = &[
     ),
 ];
 
-/// The parameter that is a list instead of a number.
+/// The parameters that are no numbers.
+const EVENTS: &str = "notify-keyspace-events";
 const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
 
 /// Parameters that cannot change, with their values.
@@ -164,7 +168,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         ("io-threads", shared.counters.workers.len().to_string()),
         ("maxmemory", most.to_string()),
         ("maxmemory-policy", text(policy)),
-        ("notify-keyspace-events", String::new()),
         ("port", port.to_string()),
         (
             "enable-protected-configs",
@@ -212,6 +215,7 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         };
         all.push((number.name, text));
     }
+    all.push((EVENTS, shared.settings.keyspace_events().to_string()));
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
 }
@@ -362,6 +366,16 @@ fn check<'a>(
     }
     if name == OUTPUT_LIMIT {
         return parse_output_limit(&shared.settings, value);
+    }
+    if name == EVENTS {
+        let events: KeyspaceEvents = std::str::from_utf8(quote(value, usize::MAX))
+            .map_err(|_| ConfigError::EventClass)?
+            .parse()
+            .map_err(|UnknownEventClass { .. }| ConfigError::EventClass)?;
+        return Ok(vec![(
+            &shared.settings.keyspace_events,
+            events.bits().into(),
+        )]);
     }
     if let Some(number) = number {
         let parsed = parse_number(number, value)?;

@@ -66,7 +66,8 @@ pub(super) fn is_long(
         || args.len() > args_max
         || command.is(flag::WALKS)
         || command.is(flag::MAY_WALK) && walks(client, shared, command, args)
-        || command.is(flag::PUBLISHES) && shared.subscriptions.patterns() > PATTERNS
+        || shared.subscriptions.patterns() > PATTERNS
+            && (command.is(flag::PUBLISHES) || command.has_keys() && shared.settings.notifies())
 }
 
 /// Whether a request of a [`flag::MAY_WALK`] command visits much, or waits for the medium.
@@ -104,7 +105,7 @@ fn is_long_queue(queue: &TransactionQueue, patterns: usize) -> bool {
         || queue.bytes() > LONG_REQUEST_BYTES
         || queue.args() > WRITE_ARGS
         || queue.has(flag::WALKS | flag::MAY_WALK)
-        || queue.has(flag::PUBLISHES) && patterns > PATTERNS / QUEUED
+        || patterns > PATTERNS / QUEUED
 }
 
 impl CommandContext<'_> {

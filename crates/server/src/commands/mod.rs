@@ -16,7 +16,7 @@
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
 //!   [`moves`], [`object`], [`expiry`], [`transactions`], [`pubsub`], [`connection`], [`client`], [`command`],
 //!   [`config`], [`info`], [`server`]. A family of a new data type is a file beside them.
-//! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`].
+//! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
@@ -44,6 +44,7 @@ mod long_double;
 mod lookup;
 pub(crate) mod memcached;
 mod moves;
+mod notify;
 mod object;
 pub(crate) mod pipeline;
 mod pubsub;

@@ -9,6 +9,7 @@ use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
 use super::text;
 use crate::exec_context::LONG_REQUEST_BYTES;
+use crate::keyspace_events::KeyspaceEvents;
 use crate::protocol::resp::{Args, reply};
 
 const NO_KEY: CommandError = CommandError::Fixed("ERR no such key");
@@ -106,7 +107,12 @@ fn rename_by(
         replaces,
     };
     match transfer(ctx, from, to, how)? {
-        Transferred::Done => Ok(true),
+        Transferred::Done => {
+            ctx.notify(KeyspaceEvents::NEW, "new", to);
+            ctx.notify_generic("rename_from", from);
+            ctx.notify_generic("rename_to", to);
+            Ok(true)
+        }
         Transferred::Refused => Ok(false),
         Transferred::NoSource => Err(NO_KEY),
     }
@@ -174,6 +180,19 @@ fn transfer_and_reply(
         return Err(SAME_OBJECT);
     }
     let outcome = transfer(ctx, from, to, how)?;
+    match (outcome, how.deletes_source) {
+        (Transferred::Done, true) => {
+            ctx.notify(KeyspaceEvents::NEW, "new", to);
+            ctx.notify_generic("move_from", from);
+            ctx.notify_generic("move_to", to);
+        }
+        (Transferred::Done, false) => {
+            ctx.notify(KeyspaceEvents::NEW, "new", to);
+            ctx.notify_generic("copy_to", to);
+        }
+        (Transferred::NoSource, false) => ctx.notify_miss(from),
+        _ => {}
+    }
     reply::integer(ctx.out, i64::from(outcome == Transferred::Done));
     Ok(())
 }

@@ -60,7 +60,8 @@ fn execute_one(
         status.awaits_long = long::is_long(ctx.client, ctx.shared, command, args, bytes);
         status.awaits_room = !status.awaits_long
             && (needs_room(ctx.client, command, args).is_some_and(|need| !has_room(ctx, need))
-                || publishes(ctx.client, command) && ctx.shared.subscriptions.is_full());
+                || ctx.shared.subscriptions.is_full()
+                    && publishes(ctx.client, ctx.shared.settings.notifies(), command));
     }
     if !status.awaits_room && !status.awaits_long {
         status.awaits_long = run(ctx, command, args) == ExecOutcome::Long;
@@ -93,10 +94,12 @@ fn needs_room(
 
 /// Whether the request publishes messages now. It then waits while too many are queued (SRV-PUB-4).
 #[inline]
-fn publishes(client: &ClientState, command: Option<&'static Command>) -> bool {
+fn publishes(client: &ClientState, notifies: bool, command: Option<&'static Command>) -> bool {
     match (command, &client.queue) {
-        (Some(command), None) => command.is(flag::PUBLISHES),
-        (Some(command), Some(queue)) => command.name == "exec" && queue.has(flag::PUBLISHES),
+        (Some(command), None) => command.is(flag::PUBLISHES) || notifies && command.has_keys(),
+        (Some(command), Some(queue)) => {
+            command.name == "exec" && (notifies || queue.has(flag::PUBLISHES))
+        }
         (None, _) => false,
     }
 }
