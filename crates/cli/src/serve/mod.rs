@@ -23,8 +23,8 @@ use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
-    BindError, ClientsMemory, KeyspaceEvents, Endpoint, ProtectedActions, Server, ServerHandle, ServerOptions,
-    UnixSocket, WireProtocol,
+    BindError, ClientsMemory, Endpoint, KeyspaceEvents, ProtectedActions, Server, ServerHandle,
+    ServerOptions, UnixSocket, WireProtocol,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};

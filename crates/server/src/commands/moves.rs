@@ -46,6 +46,7 @@ fn transfer(
         false => LONG_REQUEST_BYTES.saturating_sub(ctx.request.hidden_bytes),
     };
     let (mut outcome, mut value_bytes) = (Transferred::Done, None);
+    let mut expires_ms = 0;
     ctx.grouped(&[from, to], &mut |ops| {
         let (mut bytes, mut found) = (Vec::new(), None::<ValueMeta>);
         // The value is read only if it will be written.
@@ -70,6 +71,7 @@ fn transfer(
             outcome = Transferred::NoSource;
             return Ok(GroupDecision::Abandon);
         };
+        expires_ms = meta.expires_ms;
         let value = Value {
             bytes: &bytes,
             expires_ms: meta.expires_ms,
@@ -87,6 +89,7 @@ fn transfer(
             return Err(CommandError::Long);
         }
         ctx.request.hidden_bytes += value_bytes.unwrap_or(0);
+        ctx.note_expiry(to, expires_ms);
     }
     Ok(outcome)
 }

@@ -56,15 +56,28 @@ impl CommandContext<'_> {
         self.notify(KeyspaceEvents::MISS, "keymiss", key);
     }
 
-    /// Publishes that `key` has expired if a write will replace its expired value. Otherwise the thread of expiries
-    /// publishes it.
+    /// Publishes that `key` has expired if a write will replace its expired value, unless the thread of expiries has
+    /// published it (SRV-EXPIRY-1).
     #[inline]
     pub(super) fn notify_if_expired(&mut self, key: Key<'_>) {
         if self.notifies(KeyspaceEvents::EXPIRED)
             && let StoreAccess::Session(session) = &mut self.store
+            && self.shared.threads.expiries().claim(key, session.now_ms())
             && session.absence(key) == Absence::Expired
         {
             self.publish_event("expired", key);
+        }
+    }
+
+    /// Records that a value that expires at `expires_ms` was stored; 0 means that it does not expire.
+    #[inline]
+    pub(super) fn note_expiry(&mut self, key: Key<'_>, expires_ms: u64) {
+        if expires_ms != 0
+            && self.notifies(KeyspaceEvents::EXPIRED)
+            && !self.shared.subscriptions.is_empty()
+        {
+            let now_ms = self.ops().now_ms();
+            self.shared.threads.expiries().note(key, expires_ms, now_ms);
         }
     }
 }

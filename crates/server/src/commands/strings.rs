@@ -270,6 +270,7 @@ fn put_and_notify(
 fn notify_set(ctx: &mut CommandContext<'_>, key: Key<'_>, was_absent: bool, expires_ms: u64) {
     ctx.notify_string("set", key, was_absent);
     if expires_ms > 0 {
+        ctx.note_expiry(key, expires_ms);
         ctx.notify_generic("expire", key);
     }
 }
@@ -452,11 +453,14 @@ pub(super) fn getset(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
     set_conditionally(ctx, ctx.key(args.at(1)), args.at(2), &options)
 }
 
-/// Applies `change`, which also returns the event to publish, to the string at `key`. Replies with the old value.
+/// The event of a change, and the new expiry; 0 means none.
+type ChangeEvent = (&'static str, u64);
+
+/// Applies `change`, which also returns the event to publish and the new expiry, to the string at `key`. Replies with the old value.
 fn reply_old_and_change(
     ctx: &mut CommandContext<'_>,
     key: Key<'_>,
-    change: &dyn Fn(StoredItem<'_>) -> (UpdateDecision, Option<&'static str>),
+    change: &dyn Fn(StoredItem<'_>) -> (UpdateDecision, Option<ChangeEvent>),
 ) -> Result<(), CommandError> {
     ctx.refuse_long_value(key)?;
     let (mut had_old, mut wrong, mut event) = (false, false, None);
@@ -478,7 +482,8 @@ fn reply_old_and_change(
         return Err(WRONG_TYPE);
     }
     ctx.count_lookup(key, had_old);
-    if let Some(event) = event {
+    if let Some((event, expires_ms)) = event {
+        ctx.note_expiry(key, expires_ms);
         ctx.notify_generic(event, key);
     }
     if !had_old {
@@ -490,7 +495,7 @@ fn reply_old_and_change(
 /// `GETDEL key`
 pub(super) fn getdel(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     reply_old_and_change(ctx, ctx.key(args.at(1)), &|_| {
-        (UpdateDecision::Delete, Some("del"))
+        (UpdateDecision::Delete, Some(("del", 0)))
     })
 }
 
@@ -549,7 +554,7 @@ pub(super) fn getex(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
         let event = match expires_ms {
             0 if item.meta.expires_ms == 0 => return (UpdateDecision::Keep, None),
             0 => "persist",
-            past if past <= now_ms => return (UpdateDecision::Delete, Some("del")),
+            past if past <= now_ms => return (UpdateDecision::Delete, Some(("del", 0))),
             _ => "expire",
         };
         let (flags, kind) = (item.meta.flags, item.meta.kind);
@@ -559,7 +564,7 @@ pub(super) fn getex(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             flags,
             kind,
         };
-        (put, Some(event))
+        (put, Some((event, expires_ms)))
     })
 }
 

@@ -19,6 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use super::executor::ServerParts;
+use super::expiry_events;
 use super::long_requests;
 use super::unix_socket::{BoundSocket, as_stream};
 use super::worker::{WAKE, Worker};
@@ -236,6 +237,11 @@ impl Server {
                 long_requests::run(parts);
             };
             let long = spawn(scope, "long-requests", long)?;
+            let expiry_events = move || {
+                let _all_or_none = ShutdownOnPanic(pool);
+                expiry_events::run(parts);
+            };
+            let expiry_events = spawn(scope, "expiry-events", expiry_events)?;
             // Freeing a large buffer would delay a worker (`buffers::pool`).
             let (freed, to_free) = mpsc::channel::<Vec<Vec<u8>>>();
             spawn(scope, "free-buffers", move || {
@@ -259,8 +265,10 @@ impl Server {
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
-            if let Err(panic) = long.join() {
-                std::panic::resume_unwind(panic);
+            for thread in [long, expiry_events] {
+                if let Err(panic) = thread.join() {
+                    std::panic::resume_unwind(panic);
+                }
             }
             accepted
         })

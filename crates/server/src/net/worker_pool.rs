@@ -9,6 +9,7 @@ use mio::net::TcpStream;
 use super::long_queue::{LentConnection, LongRequests};
 use crate::lock::lock;
 use crate::state::clients::ClientInfo;
+use crate::state::expiries::Expiries;
 use crate::state::messages::{Delivery, Publication};
 use crate::state::threads::ServerThreads;
 
@@ -18,6 +19,7 @@ pub(super) struct WorkerPool {
     pub(super) workers: Vec<WorkerHandle>,
     pub(super) accept_waker: Waker,
     pub(super) long: LongRequests,
+    pub(super) expiries: Expiries,
     stopping: AtomicBool,
 }
 
@@ -27,6 +29,7 @@ impl WorkerPool {
             workers,
             accept_waker,
             long: LongRequests::default(),
+            expiries: Expiries::default(),
             stopping: AtomicBool::new(false),
         }
     }
@@ -78,11 +81,16 @@ impl ServerThreads for WorkerPool {
         self.stopping.store(true, Ordering::Release);
         wake(&self.accept_waker);
         self.long.wake();
+        self.expiries.wake();
         self.wake_workers();
     }
 
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    fn expiries(&self) -> &Expiries {
+        &self.expiries
     }
 
     fn close(&self, client_info: &ClientInfo) {

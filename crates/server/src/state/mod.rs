@@ -3,11 +3,13 @@
 //! * `shared`: the store, the settings and the counters.
 //! * `clients`: the registry of connections.
 //! * `subscriptions`: the registry of subscriptions. `messages`: published messages.
+//! * `expiries`: keys that expire soon, for keyspace notifications.
 //! * `threads`: what commands may ask of the threads.
 //!
 //! State that only one protocol uses is with its commands, for example in `commands::memcached::state`.
 
 pub(crate) mod clients;
+pub(crate) mod expiries;
 pub(crate) mod messages;
 pub(crate) mod shared;
 pub(crate) mod subscriptions;

@@ -142,6 +142,11 @@ pub(crate) struct Subscriptions {
 }
 
 impl Subscriptions {
+    /// Whether there are no subscriptions.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
     /// Number of patterns with subscribers.
     pub(crate) fn patterns(&self) -> usize {
         self.pattern_count.load(Ordering::Acquire)
@@ -223,7 +228,7 @@ impl Subscriptions {
         channel: &[u8],
         text: &[u8],
     ) -> Option<Publication> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return None;
         }
         self.route(kind, channel, text)

@@ -49,13 +49,18 @@ impl CommandContext<'_> {
         key: Key<'_>,
         decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
-        let (mut bytes, mut was_absent) = (0, false);
+        let (mut bytes, mut was_absent, mut new_expiry) = (0, false, 0);
         self.notify_if_expired(key);
         let updated = self.ops().update(key, &mut |item| {
             bytes = item.map_or(0, |item| item.bytes.len());
             was_absent = item.is_none();
-            decide(item)
+            let decision = decide(item);
+            if let UpdateDecision::Put { expires_ms, .. } = decision {
+                new_expiry = expires_ms;
+            }
+            decision
         });
+        self.note_expiry(key, new_expiry);
         self.request.hidden_bytes += bytes;
         self.request.was_absent = was_absent;
         updated
