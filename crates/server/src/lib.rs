@@ -35,10 +35,8 @@
 //!   `commands`; its state of a connection in `ProtocolState` (`net::connection`), and of all connections in
 //!   `ServerParts` (`net::executor`).
 //! * An admin endpoint, for example for metrics: a protocol whose commands read `stats` and `state`.
-//! * A registry of subscriptions: a file in `state` beside `clients`. A published message reaches a subscriber as a
-//!   message to its worker (`WorkerMsg` in `net::worker_pool`), through a method of `state::threads::ServerThreads`.
 //! * A blocking command: a reason to wait in `TurnStatus` (`exec_context`), beside `awaits_room`. The list of waiting
-//!   clients is in `state`; the write that ends the wait wakes a worker as a published message does.
+//!   clients is in `state`; the write that ends the wait wakes a worker as a published message does (`WorkerMsg` in `net::worker_pool`).
 #![forbid(unsafe_code)]
 
 mod buffers;

@@ -130,6 +130,7 @@ pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
 /// `QUIT`
 pub(super) fn quit(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     ctx.client.leaving = true;
+    pubsub::unsubscribe_all(ctx);
     reply::ok(ctx.out);
     Ok(())
 }

@@ -91,9 +91,10 @@ fn walks(
                 })
         }
         "dbsize" | "randomkey" => waits(),
-        "unsubscribe" | "punsubscribe" | "sunsubscribe" | "reset" => {
+        "unsubscribe" | "punsubscribe" | "sunsubscribe" | "reset" | "quit" => {
             let own = client.subscriptions.as_ref();
-            args.len() == 1 && own.is_some_and(|own| own.total() > SUBSCRIPTIONS)
+            let is_all = args.len() == 1 || command.name == "quit";
+            is_all && own.is_some_and(|own| own.total() > SUBSCRIPTIONS)
         }
         "client" => is_option(args.at(1), "list") && shared.clients.count() > CLIENTS,
         _ => false,

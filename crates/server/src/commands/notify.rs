@@ -3,11 +3,12 @@
 //! An event is published with the message of its batch (SRV-PUB-2): subscribers receive it when the write that it tells
 //! of is visible to them. While notifications are off, an event costs one relaxed load.
 
-use farbank_store::{Absence, Key};
+use farbank_store::{Key, ReadView};
 
 use super::context::CommandContext;
 use crate::exec_context::StoreAccess;
 use crate::keyspace_events::KeyspaceEvents;
+use crate::state::expiries::holds_expired;
 
 impl CommandContext<'_> {
     /// Whether events of `class` are published.
@@ -63,7 +64,7 @@ impl CommandContext<'_> {
         if self.notifies(KeyspaceEvents::EXPIRED)
             && let StoreAccess::Session(session) = &mut self.store
             && self.shared.threads.expiries().claim(key, session.now_ms())
-            && session.absence(key) == Absence::Expired
+            && holds_expired(&mut **session, key, ReadView::Pending)
         {
             self.publish_event("expired", key);
         }

@@ -395,7 +395,7 @@ static ROWS: &[Command] = rows! {
         summary: "Resets the connection's state.",
     }
     "quit" {
-        arity: -1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | AT_ONCE,
+        arity: -1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | AT_ONCE | MAY_WALK,
         acl: "@connection", group: "connection", since: "1.0.0", run: connection::quit,
         summary: "Closes the connection.",
     }

@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-use farbank_store::{Absence, DATABASES, Error, Key, Session};
+use farbank_store::{DATABASES, Error, Key, ReadView, Session};
 
 use super::executor::ServerParts;
 use crate::keyspace_events::KeyspaceEvents;
-use crate::state::expiries::AHEAD_MS;
+use crate::state::expiries::{AHEAD_MS, holds_expired};
 use crate::state::threads::ServerThreads;
 
 /// Time from the begin of a scan to the begin of the next one.
@@ -21,6 +21,8 @@ const STEP_KEYS: usize = 512;
 const STEP: Duration = Duration::from_millis(1);
 /// How often the thread checks whether the event has subscribers.
 const IDLE: Duration = Duration::from_secs(1);
+/// Time between the end of a commit and the sending of its events.
+const SETTLE: Duration = Duration::from_millis(2);
 /// Keys after which their events are sent.
 const BATCH: usize = 256;
 
@@ -80,7 +82,6 @@ pub(super) fn run(parts: &ServerParts<'_>) {
             continue;
         }
         let session = session.get_or_insert_with(|| shared.store.session());
-        publish_due(parts, session.as_mut());
         let mut pause = IDLE;
         if scan.runs() {
             pause = STEP;
@@ -89,6 +90,7 @@ pub(super) fn run(parts: &ServerParts<'_>) {
                 scan.is_running = false;
             }
         }
+        publish_due(parts, session.as_mut());
         session.rest();
         let now_ms = session.now_ms();
         pool.expiries.wait(now_ms, pause, || pool.is_stopping());
@@ -105,8 +107,7 @@ fn publish_due(parts: &ServerParts<'_>, session: &mut dyn Session) {
             break;
         };
         let key = Key { db, bytes: &bytes };
-        let absence = session.absence(key);
-        if absence != Absence::Expired {
+        if !holds_expired(session, key, ReadView::Durable) {
             pool.expiries.postpone(key, now_ms);
         } else if pool.expiries.claim(key, now_ms) {
             // A command that replaces the value meanwhile may have claimed the entry first.
@@ -117,6 +118,8 @@ fn publish_due(parts: &ServerParts<'_>, session: &mut dyn Session) {
         }
     }
     if !messages.is_empty() {
+        // The worker that has stored a value publishes the events of its write at this moment: they come first.
+        std::thread::sleep(SETTLE);
         pool.publish(messages, None);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use farbank_pm::sync::ignore_poison;
-use farbank_store::Key;
+use farbank_store::{Absence, Key, ReadView, Session};
 
 use crate::lock::lock;
 
@@ -75,6 +75,11 @@ fn name_of(key: Key<'_>) -> Name {
     (key.db, Arc::from(key.bytes))
 }
 
+/// Whether `key` holds a value that has expired.
+pub(crate) fn holds_expired(session: &mut dyn Session, key: Key<'_>, view: ReadView) -> bool {
+    matches!(session.meta(key, view), Ok(None)) && session.absence(key) == Absence::Expired
+}
+
 impl Expiries {
     /// Lists a key that expires at `expires_ms`, in place of its earlier time.
     pub(crate) fn note(&self, key: Key<'_>, expires_ms: u64, now_ms: u64) {
@@ -123,7 +128,8 @@ impl Expiries {
             && let Some(times) = entries.remove(&name)
             && times.end_ms > now_ms
         {
-            let check_ms = now_ms + AGAIN_MS.max(now_ms - times.expires_ms);
+            let waited_ms = now_ms.saturating_sub(times.end_ms - COMMIT_MS);
+            let check_ms = now_ms + AGAIN_MS.max(waited_ms);
             entries.insert(name, EntryTimes { check_ms, ..times });
         }
     }

@@ -7,6 +7,7 @@ mod commands;
 mod compared;
 mod control;
 mod durability;
+mod events;
 mod harness;
 mod limits;
 mod long;
