@@ -278,7 +278,7 @@ fn inner(
     let request = args.rest(2);
     let command = lookup(table.find(request.at(0)), request);
     let command = command.map_err(|_| CommandError::Fixed("ERR Invalid command specified"))?;
-    if command.keys.first == 0 {
+    if !command.has_keys() {
         return Err(CommandError::Fixed("ERR The command has no key arguments"));
     }
     if !command.takes(request.len()) {

@@ -1,4 +1,4 @@
-//! The thread of expiries: publishes `expired` for each key when its time has come, while the event has subscribers.
+//! The thread of expiries: publishes `evicted` for the keys that a cache evicts, and `expired` for each key when its time has come, while the event has subscribers.
 //!
 //! Commands list the keys to which they give an expiry (`state::expiries`). Keys that have got theirs earlier are found
 //! by a scan, which begins again every [`ROUND`]. The scan must reach a key before it expires; at
@@ -73,7 +73,11 @@ pub(super) fn run(parts: &ServerParts<'_>) {
     let (mut session, mut scan) = (None, Scan::default());
     while !pool.is_stopping() {
         let events = shared.settings.keyspace_events();
-        if !events.tells(KeyspaceEvents::EXPIRED) || shared.subscriptions.is_empty() {
+        let has_subscribers = !shared.subscriptions.is_empty();
+        let tells_evicted = events.tells(KeyspaceEvents::EVICTED) && has_subscribers;
+        pool.expiries.collect_evicted(tells_evicted);
+        publish_evicted(parts);
+        if !events.tells(KeyspaceEvents::EXPIRED) || !has_subscribers {
             if session.take().is_some() {
                 pool.expiries.clear();
                 scan = Scan::default();
@@ -94,6 +98,18 @@ pub(super) fn run(parts: &ServerParts<'_>) {
         session.rest();
         let now_ms = session.now_ms();
         pool.expiries.wait(now_ms, pause, || pool.is_stopping());
+    }
+}
+
+/// Publishes the events of keys that the store has evicted.
+fn publish_evicted(parts: &ServerParts<'_>) {
+    let mut messages = Vec::new();
+    for (db, bytes) in parts.pool.expiries.take_evicted() {
+        let key = Key { db, bytes: &bytes };
+        messages.extend(parts.shared.event("evicted", key));
+    }
+    if !messages.is_empty() {
+        parts.pool.publish(messages, None);
     }
 }
 

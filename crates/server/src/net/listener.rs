@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farbank_store::{Store, StoreHealth};
+use farbank_store::{EvictionListener, Store, StoreHealth};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -206,6 +206,7 @@ impl Server {
     pub fn run(self, store: &dyn Store) -> io::Result<()> {
         self.listen().map_err(|error| error.source)?;
         let pool = Arc::clone(&self.pool);
+        store.on_evicted(Arc::clone(&self.pool) as Arc<dyn EvictionListener>);
         store.on_turn(Arc::new(move || pool.wake_ticket_waiters()));
         let mut endpoints = self.endpoints.iter();
         let spoken = endpoints.any(|endpoint| endpoint.protocol == WireProtocol::Memcached);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use farbank_store::{EvictionListener, Key};
 use mio::Waker;
 use mio::net::TcpStream;
 
@@ -73,6 +74,16 @@ impl WorkerPool {
                 wake(&worker.waker);
             }
         }
+    }
+}
+
+impl EvictionListener for WorkerPool {
+    fn is_on(&self) -> bool {
+        self.expiries.collects_evicted()
+    }
+
+    fn evicted(&self, key: Key<'_>) {
+        self.expiries.note_evicted(key);
     }
 }
 

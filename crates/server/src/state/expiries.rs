@@ -10,6 +10,7 @@
 //! SRV-EXPIRY-2  The entries use at most [`ENTRY_BYTES_MAX`] bytes; a key above that gets no event.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -64,11 +65,21 @@ impl Entries {
     }
 }
 
-/// Keys that expire soon; see the module.
+/// Evicted keys whose events are not published yet.
+#[derive(Default)]
+struct EvictedKeys {
+    names: Vec<Name>,
+    bytes: usize,
+}
+
+/// Keys that expire soon; see the module. Also keys that the store has evicted.
 #[derive(Default)]
 pub(crate) struct Expiries {
     entries: Mutex<Entries>,
     arrived: Condvar,
+    /// Whether evicted keys are collected.
+    collects_evicted: AtomicBool,
+    evicted: Mutex<EvictedKeys>,
 }
 
 fn name_of(key: Key<'_>) -> Name {
@@ -142,7 +153,7 @@ impl Expiries {
     /// Waits until the first entry is due, an earlier one arrives, or `most` has passed.
     pub(crate) fn wait(&self, now_ms: u64, most: Duration, is_over: impl Fn() -> bool) {
         let entries: MutexGuard<'_, Entries> = lock(&self.entries);
-        if is_over() {
+        if is_over() || !lock(&self.evicted).names.is_empty() {
             return;
         }
         let next = entries
@@ -151,6 +162,37 @@ impl Expiries {
             .map(|(at, _)| at.saturating_sub(now_ms));
         let left = next.map_or(most, |ms| Duration::from_millis(ms).min(most));
         drop(ignore_poison(self.arrived.wait_timeout(entries, left)));
+    }
+
+    /// Sets whether evicted keys are collected.
+    pub(crate) fn collect_evicted(&self, is_on: bool) {
+        self.collects_evicted.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Takes the evicted keys.
+    pub(crate) fn take_evicted(&self) -> Vec<(u8, Arc<[u8]>)> {
+        std::mem::take(&mut *lock(&self.evicted)).names
+    }
+
+    /// Whether evicted keys are collected.
+    pub(crate) fn collects_evicted(&self) -> bool {
+        self.collects_evicted.load(Ordering::Relaxed)
+    }
+
+    /// Collects an evicted key, unless the collected keys use [`ENTRY_BYTES_MAX`] bytes.
+    pub(crate) fn note_evicted(&self, key: Key<'_>) {
+        let mut evicted = lock(&self.evicted);
+        let bytes = key.bytes.len() + ENTRY_OVERHEAD;
+        if evicted.bytes + bytes > ENTRY_BYTES_MAX {
+            return;
+        }
+        evicted.bytes += bytes;
+        evicted.names.push(name_of(key));
+        let is_first = evicted.names.len() == 1;
+        drop(evicted);
+        if is_first {
+            self.wake();
+        }
     }
 
     /// Wakes the waiting thread.
