@@ -1,8 +1,9 @@
-//! The thread of expiries: publishes `evicted` for the keys that a cache evicts, and `expired` for each key when its time has come, while the event has subscribers.
+//! The thread of expiries: publishes `expired` for each key when its time has come, and `evicted` for the keys that a
+//! cache evicts, while these events have subscribers.
 //!
-//! Commands list the keys to which they give an expiry (`state::expiries`). Keys that have got theirs earlier are found
-//! by a scan, which begins again every [`ROUND`]. The scan must reach a key before it expires; at
-//! [`STEP_KEYS`] per [`STEP`], it visits 30 million keys in [`AHEAD_MS`].
+//! Commands list the keys to which they give an expiry (`state::expiries`). A scan, which begins again every [`ROUND`],
+//! finds the keys that have got theirs earlier. It must reach a key before the key expires: at [`STEP_KEYS`] per
+//! [`STEP`], it visits 30 million keys in [`AHEAD_MS`].
 
 use std::time::{Duration, Instant};
 
