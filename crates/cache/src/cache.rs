@@ -241,6 +241,10 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
         self.engine.data().medium().on_durable(wake);
     }
 
+    fn on_evicted(&self, listener: std::sync::Arc<dyn farbank_store::EvictionListener>) {
+        self.engine.set_eviction_listener(listener);
+    }
+
     fn close(self: Box<Self>) -> Result<(), Error> {
         Cache::close(*self).map(|_| ())
     }

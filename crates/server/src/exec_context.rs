@@ -19,6 +19,7 @@ use crate::buffers::input::InputBuffer;
 use crate::buffers::pool::BufferPool;
 use crate::buffers::reply::ReplyBuffer;
 use crate::lua::engine::ScriptEngine;
+use crate::state::messages::Outbox;
 use crate::state::shared::ServerShared;
 use crate::stats::counters::{Counter, CounterTotals, ThreadCounters};
 use crate::stats::hot_keys::Sampler;
@@ -81,6 +82,8 @@ pub(crate) struct ThreadState {
     pub(crate) scripts: Option<Box<ScriptEngine>>,
     /// Buffers for replies.
     pub(crate) buffer_pool: BufferPool,
+    /// Messages published since the last commit.
+    pub(crate) outbox: Outbox,
     /// Requests executed since the last commit.
     pub(crate) requests: usize,
 }
@@ -92,7 +95,7 @@ pub(crate) struct TurnStatus {
     pub(crate) closing: bool,
     /// The client must read replies before more requests are executed.
     pub(crate) stalled: bool,
-    /// The next request waits until the store has freed space for it.
+    /// The next request waits until the store has freed space for it, or until queued messages are delivered.
     pub(crate) awaits_room: bool,
     /// The next request is long and this thread does not execute long requests.
     pub(crate) awaits_long: bool,
@@ -182,6 +185,10 @@ impl StoreAccess<'_> {
 pub(crate) struct RequestFigures {
     /// Start of its reply in the reply buffer.
     pub(crate) reply_start: usize,
+    /// Whether the key that it has updated last was absent before.
+    pub(crate) was_absent: bool,
+    /// End of the messages that precede its reply.
+    pub(crate) push_end: usize,
     /// Bytes of the values that it has read and that its reply does not contain.
     pub(crate) hidden_bytes: usize,
     /// It runs in a group, so other sessions wait for it.

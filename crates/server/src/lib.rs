@@ -25,7 +25,7 @@
 //! | `state` | what all threads share: settings, store, connections |
 //! | `lua` | Lua states that execute scripts; calls commands through a trait |
 //! | `stats` | counters, the most requested keys, the process |
-//! | `settings` | options at start, and those that CONFIG SET changes |
+//! | `settings`, `keyspace_events` | options at start, and those that CONFIG SET changes |
 //! | `protocol` | wire formats: [`resp`] is Redis's, [`memcached`] is memcached's |
 //! | `buffers`, [`glob`], `lock` | buffers of connections, patterns of SCAN and KEYS, locks |
 //!
@@ -36,16 +36,15 @@
 //!   `commands`; its state of a connection in `ProtocolState` (`net::connection`), and of all connections in
 //!   `ServerParts` (`net::executor`).
 //! * An admin endpoint, for example for metrics: a protocol whose commands read `stats` and `state`.
-//! * A registry of subscriptions: a file in `state` beside `clients`. A published message reaches a subscriber as a
-//!   message to its worker (`WorkerMsg` in `net::worker_pool`), through a method of `state::threads::ServerThreads`.
 //! * A blocking command: a reason to wait in `TurnStatus` (`exec_context`), beside `awaits_room`. The list of waiting
-//!   clients is in `state`; the write that ends the wait wakes a worker as a published message does.
+//!   clients is in `state`; the write that ends the wait wakes a worker as a published message does (`WorkerMsg` in `net::worker_pool`).
 #![forbid(unsafe_code)]
 
 mod buffers;
 mod commands;
 mod exec_context;
 pub mod glob;
+mod keyspace_events;
 mod lock;
 mod lua;
 mod net;
@@ -54,6 +53,7 @@ mod settings;
 mod state;
 mod stats;
 
+pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
 pub use protocol::{memcached, resp};
 pub use settings::{

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::keyspace_events::KeyspaceEvents;
 use crate::protocol::resp::RequestLimits;
 
 /// Protocol of an address.
@@ -201,6 +202,8 @@ pub struct ServerOptions {
     pub unix_socket: Option<UnixSocket>,
     /// Memory that all connections may use together.
     pub clients_memory: ClientsMemory,
+    /// Events that keyspace notifications tell of; none by default.
+    pub keyspace_events: KeyspaceEvents,
     /// Time slice of a connection: how long it executes requests before other connections are served; 200 microseconds
     /// by default. A request is not interrupted; one that takes longer ends the time slice.
     pub time_slice: Duration,
@@ -220,6 +223,7 @@ impl Default for ServerOptions {
             protected_actions: ProtectedActions::default(),
             unix_socket: None,
             clients_memory: ClientsMemory::default(),
+            keyspace_events: KeyspaceEvents::default(),
             time_slice: Duration::from_micros(200),
         }
     }
@@ -242,6 +246,33 @@ fn default_workers(cpus: usize) -> usize {
     (cpus / 2).clamp(1, 4)
 }
 
+/// Limits of the unsent replies of a class of connections; 0 means no limit.
+pub(crate) struct OutputLimit {
+    /// A connection above this is closed.
+    pub(crate) hard_bytes: AtomicU64,
+    /// A connection that stays above this for `soft_secs` is closed.
+    pub(crate) soft_bytes: AtomicU64,
+    pub(crate) soft_secs: AtomicU64,
+}
+
+impl OutputLimit {
+    fn new(hard_bytes: u64, soft_bytes: u64, soft_secs: u64) -> OutputLimit {
+        OutputLimit {
+            hard_bytes: AtomicU64::new(hard_bytes),
+            soft_bytes: AtomicU64::new(soft_bytes),
+            soft_secs: AtomicU64::new(soft_secs),
+        }
+    }
+
+    /// Most bytes of unsent replies of a connection; `usize::MAX` means no limit.
+    pub(crate) fn bytes_max(&self) -> usize {
+        match size(&self.hard_bytes) {
+            0 => usize::MAX,
+            bytes => bytes,
+        }
+    }
+}
+
 /// Settings that CONFIG SET can change. Requests read them, so each is one atomic.
 pub(crate) struct LiveSettings {
     pub(crate) clients_max: AtomicU64,
@@ -249,13 +280,15 @@ pub(crate) struct LiveSettings {
     pub(crate) keepalive_secs: AtomicU64,
     pub(crate) bulk_bytes_max: AtomicU64,
     pub(crate) input_bytes_max: AtomicU64,
-    pub(crate) output_bytes_hard: AtomicU64,
-    pub(crate) output_bytes_soft: AtomicU64,
-    pub(crate) output_soft_secs: AtomicU64,
     /// Milliseconds after which a script is slow.
     pub(crate) busy_ms: AtomicU64,
+    /// Limits of connections without subscriptions, and with subscriptions.
+    pub(crate) output_normal: OutputLimit,
+    pub(crate) output_pubsub: OutputLimit,
     /// Encoded by [`ClientsMemory::encode`].
     pub(crate) clients_memory: AtomicU64,
+    /// Bits of [`KeyspaceEvents`].
+    pub(crate) keyspace_events: AtomicU64,
     machine_bytes: u64,
 }
 
@@ -267,13 +300,24 @@ impl LiveSettings {
             keepalive_secs: AtomicU64::new(300),
             bulk_bytes_max: AtomicU64::new(512 << 20),
             input_bytes_max: AtomicU64::new(1 << 30),
-            output_bytes_hard: AtomicU64::new(1 << 30),
-            output_bytes_soft: AtomicU64::new(0),
-            output_soft_secs: AtomicU64::new(0),
             busy_ms: AtomicU64::new(5000),
+            output_normal: OutputLimit::new(1 << 30, 0, 0),
+            output_pubsub: OutputLimit::new(32 << 20, 8 << 20, 60),
             clients_memory: AtomicU64::new(options.clients_memory.encode()),
+            keyspace_events: AtomicU64::new(options.keyspace_events.bits().into()),
             machine_bytes: machine_bytes(),
         }
+    }
+
+    /// Events that keyspace notifications tell of.
+    #[inline]
+    pub(crate) fn keyspace_events(&self) -> KeyspaceEvents {
+        KeyspaceEvents::from_bits(self.keyspace_events.load(Ordering::Relaxed) as u32)
+    }
+
+    /// Whether keyspace notifications are on.
+    pub(crate) fn notifies(&self) -> bool {
+        self.keyspace_events.load(Ordering::Relaxed) != 0
     }
 
     pub(crate) fn limits(&self) -> RequestLimits {
@@ -294,11 +338,11 @@ impl LiveSettings {
         }
     }
 
-    /// Most bytes of unsent replies of a connection; `usize::MAX` means no limit. A connection above it is closed.
-    pub(crate) fn output_bytes_max(&self) -> usize {
-        match size(&self.output_bytes_hard) {
-            0 => usize::MAX,
-            bytes => bytes,
+    /// The limits of the connections with, or without, subscriptions.
+    pub(crate) fn output_limit(&self, is_subscribed: bool) -> &OutputLimit {
+        match is_subscribed {
+            true => &self.output_pubsub,
+            false => &self.output_normal,
         }
     }
 }

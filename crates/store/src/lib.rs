@@ -47,7 +47,7 @@ pub use session::{
     ReadView, RoomReply, Session, UpdateDecision,
 };
 pub use stats::{CacheStats, LogStats, PoolStats, ReadCacheStats, SlabClass, Stats, WriteStats};
-pub use store::{OpenReport, Store, StoreHealth};
+pub use store::{EvictionListener, OpenReport, Store, StoreHealth};
 pub use value::{
     DATABASES, KEY_BYTES_MAX, KIND_STALE, KIND_TYPE, KIND_WON, Key, StoredItem, VALUE_BYTES_MAX,
     Value, ValueMeta,

@@ -8,7 +8,7 @@ use crate::cache_store::CacheStore;
 use crate::error::Error;
 use crate::session::Session;
 use crate::stats::Stats;
-use crate::value::VALUE_BYTES_MAX;
+use crate::value::{Key, VALUE_BYTES_MAX};
 
 /// Report of an open: what it found in the pool.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,6 +62,14 @@ impl StoreHealth {
     }
 }
 
+/// Receives the keys that a cache evicts.
+pub trait EvictionListener: Send + Sync {
+    /// Whether [`EvictionListener::evicted`] is to be called.
+    fn is_on(&self) -> bool;
+    /// Called after a key was evicted, while the cache executes a write. Must not access the store.
+    fn evicted(&self, key: Key<'_>);
+}
+
 /// A durable store, shared by threads.
 pub trait Store: Send + Sync {
     /// Creates a session for one more worker.
@@ -91,6 +99,10 @@ pub trait Store: Send + Sync {
     }
     /// Registers `wake`, called from any thread when tickets may have become durable or room may have been made.
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
+    /// Registers `listener` for the keys that the store evicts. A store that does not evict ignores it.
+    fn on_evicted(&self, listener: Arc<dyn EvictionListener>) {
+        let _ = listener;
+    }
     /// Closes the store cleanly: everything committed is durable, and an index snapshot makes the next open fast.
     ///
     /// # Errors

@@ -14,11 +14,14 @@ mod lookup;
 mod session_table;
 mod time;
 
+use std::sync::{Arc, OnceLock};
+
 use farbank_pm::key_hash::KeyHash;
 use farbank_pm::process_stamp::ProcessStamp;
 use farbank_pm::sync::atomic::{AtomicBool, Ordering};
 use farbank_pm::sync::{Mutex, MutexGuard, lock, unpoisoned};
 use farbank_pm::{Medium, Poisoned};
+use farbank_store::EvictionListener;
 use farbank_store::clock::StoreClock;
 
 use self::growth::PoolGrowth;
@@ -47,6 +50,7 @@ pub(crate) struct Engine<N, F> {
     maintenance: MaintenanceState,
     counters: CacheCounters,
     formatting: PageFormatting,
+    evictions: OnceLock<Arc<dyn EvictionListener>>,
     /// Process that opened the pool. A forked child must not use this state.
     process: ProcessStamp,
 }
@@ -62,6 +66,18 @@ struct MaintenanceState {
 }
 
 impl<N: Medium, F: Medium> Engine<N, F> {
+    /// Registers the listener for evicted keys. The first one stays.
+    pub(crate) fn set_eviction_listener(&self, listener: Arc<dyn EvictionListener>) {
+        // A cache has one server.
+        let _ = self.evictions.set(listener);
+    }
+
+    /// The listener for evicted keys, if it is on.
+    pub(crate) fn eviction_listener(&self) -> Option<&dyn EvictionListener> {
+        let listener = self.evictions.get()?;
+        listener.is_on().then_some(&**listener)
+    }
+
     /// Creates the state of an empty cache on `data`. Versions start after `version`. The pool may grow to
     /// `segments_max` segments.
     pub(crate) fn new(
@@ -83,6 +99,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
             maintenance: MaintenanceState::default(),
             counters: CacheCounters::default(),
             formatting: config.formatting,
+            evictions: OnceLock::new(),
             process: ProcessStamp::current(),
             data,
         }

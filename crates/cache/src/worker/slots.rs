@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farbank_pm::sync::{Arc, thread};
 use farbank_pm::{Medium, fault, situation};
-use farbank_store::Error;
+use farbank_store::{Error, Key};
 
 use super::CacheWorker;
 use crate::config::PageFormatting;
@@ -219,6 +219,10 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         situation!("mdb.evicted", why == RemovalReason::Evicted);
         situation!("mdb.removed", why == RemovalReason::ExpiredOrCleared);
         let engine = Arc::clone(&self.engine);
+        let evicted = match why {
+            RemovalReason::Evicted => self.keys_to_report(victims),
+            RemovalReason::ExpiredOrCleared => Vec::new(),
+        };
         for victim in victims {
             let at = engine.place_of(victim.slot).expect("it is linked");
             if !fault!("mdb.evicted_not_marked") {
@@ -241,7 +245,31 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
                 self.retire_slot(victim.slot);
             }
         }
+        if drained.is_ok()
+            && let Some(listener) = engine.eviction_listener()
+        {
+            for (db, bytes) in &evicted {
+                listener.evicted(Key { db: *db, bytes });
+            }
+        }
         drained
+    }
+
+    /// Databases and keys of the live ones of `victims`, for the listener. Their key locks are held.
+    fn keys_to_report(&self, victims: &[EvictionVictim]) -> Vec<(u8, Vec<u8>)> {
+        let engine = &self.engine;
+        if engine.eviction_listener().is_none() {
+            return Vec::new();
+        }
+        let key_of = |victim: &EvictionVictim| {
+            let found = engine.item_in(victim.slot)?;
+            let db = u8::try_from(found.head.area).ok()?;
+            let is_reported = engine.is_live(&found) && found.is_shown();
+            let mut key = Vec::new();
+            engine.data().copy_key(found.at, &found.head, &mut key);
+            is_reported.then_some((db, key))
+        };
+        victims.iter().filter_map(key_of).collect()
     }
 
     /// Returns all that the session holds, before it is dropped or idle.

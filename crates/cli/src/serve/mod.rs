@@ -23,8 +23,8 @@ use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
-    BindError, ClientsMemory, Endpoint, ProtectedActions, Server, ServerHandle, ServerOptions,
-    UnixSocket, WireProtocol,
+    BindError, ClientsMemory, Endpoint, KeyspaceEvents, ProtectedActions, Server, ServerHandle,
+    ServerOptions, UnixSocket, WireProtocol,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
@@ -163,6 +163,9 @@ pub(crate) struct ServeArgs {
     /// most are disconnected.
     #[arg(long, value_name = "SIZE|N%", default_value = "25%", value_parser = size::parse_clients_memory)]
     maxmemory_clients: ClientsMemory,
+    /// Events that keyspace notifications tell subscribers of: letters as in Redis, for example KEA; empty means none.
+    #[arg(long, value_name = "CLASSES", default_value = "")]
+    notify_keyspace_events: KeyspaceEvents,
     /// Seconds after which an idle client is disconnected; 0 means never.
     #[arg(long, value_name = "SECS", default_value_t = 0, value_parser = value_parser!(u64).range(..=IDLE_SECS_MAX))]
     idle_timeout: u64,
@@ -296,6 +299,7 @@ impl ServeArgs {
                 mode: self.unixsocketperm.0,
             }),
             clients_memory: self.maxmemory_clients,
+            keyspace_events: self.notify_keyspace_events,
             ..ServerOptions::default()
         };
         Server::bind(&endpoints, options).map_err(|error| not_bound(&error))

@@ -175,6 +175,39 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         | "config|resetstat" | "config|rewrite" | "quit" => {
             of(&command.replace('|', " ")).repeat(5_000)
         }
+        "subscribe" | "psubscribe" | "ssubscribe" => [
+            of("HELLO 3"),
+            distinct(command),
+            of(&format!("PUBLISH key1 {value}")).repeat(20),
+        ]
+        .concat(),
+        "unsubscribe" | "punsubscribe" | "sunsubscribe" => [
+            distinct(&command.replace("un", "")),
+            times(command, "key1", MANY),
+            of(command),
+        ]
+        .concat(),
+        "publish" | "spublish" => [
+            of("HELLO 3"),
+            of("PSUBSCRIBE * ch*"),
+            of(&format!("{command} channel {value}")).repeat(60),
+        ]
+        .concat(),
+        "pubsub|numpat" | "pubsub|help" => of(&command.replace('|', " ")).repeat(5_000),
+        "pubsub|channels" | "pubsub|shardchannels" => [
+            of("HELLO 3"),
+            distinct("SUBSCRIBE"),
+            of(&format!(
+                "{} {}b",
+                command.replace('|', " "),
+                "*a".repeat(5_000)
+            )),
+            of(&command.replace('|', " ")).repeat(20),
+        ]
+        .concat(),
+        "pubsub|numsub" | "pubsub|shardnumsub" => {
+            times(&command.replace('|', " "), "channel", MANY)
+        }
         "echo" => of(&format!("ECHO {value}")).repeat(20),
         "select" => of("SELECT 1").repeat(5_000),
         "hello" => of(&format!("HELLO 3{}", format!(" SETNAME {long}").repeat(20))).repeat(5),
@@ -182,7 +215,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         // Flush another database, because later requests need the keys.
         "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(100)].concat(),
         "flushall" => of("FLUSHALL wrong").repeat(1_000),
-        "client" | "config" | "object" => of(command).repeat(5_000),
+        "client" | "config" | "object" | "pubsub" => of(command).repeat(5_000),
         "command" => of(command).repeat(1_000),
         "info" => times(command, "everything", MANY),
         "shutdown" => [

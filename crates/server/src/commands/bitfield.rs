@@ -229,7 +229,7 @@ pub(super) fn bitfield(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     let key = ctx.key(args.at(1));
     ctx.refuse_long_value(key)?;
     ctx.check_extended(len)?;
-    let mut outcome = Ok(Vec::new());
+    let (mut outcome, mut is_written) = (Ok(Vec::new()), false);
     ctx.update(key, &mut |item| {
         let old = match string_in(item) {
             Ok(old) => old.unwrap_or_default(),
@@ -242,12 +242,17 @@ pub(super) fn bitfield(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
         let (replies, is_changed) = run_all(&operations, &mut bytes);
         outcome = Ok(replies);
         // The string grows even if every operation has failed.
-        if !is_changed && len <= old.len() {
+        is_written = is_changed || len > old.len();
+        if !is_written {
             return UpdateDecision::Keep;
         }
         string_instead_of(item, bytes)
     })?;
-    reply_all(ctx, &outcome?);
+    let replies = outcome?;
+    if is_written {
+        ctx.notify_string("setbit", key, ctx.request.was_absent);
+    }
+    reply_all(ctx, &replies);
     Ok(())
 }
 

@@ -74,7 +74,7 @@ pub(super) fn setbit(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
     let len = byte_of(offset) + 1;
     ctx.refuse_long_value(key)?;
     ctx.check_extended(len)?;
-    let mut outcome = Ok(false);
+    let (mut outcome, mut is_changed) = (Ok(false), false);
     ctx.update(key, &mut |item| {
         let old = match string_in(item) {
             Ok(old) => old.unwrap_or_default(),
@@ -86,7 +86,8 @@ pub(super) fn setbit(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
         let was_on = bit_at(old, offset);
         outcome = Ok(was_on);
         // Setting a bit to its value is no change, unless the string grows.
-        if was_on == on && len <= old.len() {
+        is_changed = was_on != on || len > old.len();
+        if !is_changed {
             return UpdateDecision::Keep;
         }
         let mut bytes = extended(old, len);
@@ -97,7 +98,11 @@ pub(super) fn setbit(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
         }
         string_instead_of(item, bytes)
     })?;
-    reply::integer(ctx.out, i64::from(outcome?));
+    let was_on = outcome?;
+    if is_changed {
+        ctx.notify_string("setbit", key, ctx.request.was_absent);
+    }
+    reply::integer(ctx.out, i64::from(was_on));
     Ok(())
 }
 
@@ -272,14 +277,21 @@ pub(super) fn bitop(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     let db = ctx.client.db;
     let keys: Vec<_> = args.from(2).map(|bytes| Key { db, bytes }).collect();
     let (mut outcome, mut read_bytes) = (Ok(0), 0);
-    let bytes_left = ctx.string_reader();
+    let (mut missing, mut was_there, mut is_set) = (Vec::new(), false, false);
+    let (bytes_left, notifies) = (ctx.string_reader(), ctx.shared.settings.notifies());
     ctx.grouped(&keys, &mut |ops| {
         let (mut reader, mut result) = (bytes_left.clone(), None::<Vec<u8>>);
         read_bytes = 0;
+        missing.clear();
         for &key in &keys[1..] {
             let mut value = Vec::new();
             match reader.append(ops, key, ReadView::Pending, &mut value) {
-                Ok(_) => read_bytes += value.len(),
+                Ok(meta) => {
+                    read_bytes += value.len();
+                    if notifies && meta.is_none() {
+                        missing.push(key);
+                    }
+                }
                 Err(CommandError::Store(error)) => return Err(error),
                 Err(other) => {
                     outcome = Err(other);
@@ -296,9 +308,11 @@ pub(super) fn bitop(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
         }
         outcome = Ok(bytes.len());
+        is_set = !bytes.is_empty();
         if bytes.is_empty() {
-            ops.delete(keys[0])?;
+            was_there = ops.delete(keys[0])?;
         } else {
+            was_there = notifies && ops.meta(keys[0], ReadView::Pending)?.is_some();
             let value = Value {
                 bytes: &bytes,
                 expires_ms: 0,
@@ -310,7 +324,14 @@ pub(super) fn bitop(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
         Ok(GroupDecision::Apply)
     })?;
     ctx.request.hidden_bytes += read_bytes;
-    reply::integer(ctx.out, i64::try_from(outcome?).unwrap_or(i64::MAX));
+    let len = outcome?;
+    missing.into_iter().for_each(|key| ctx.notify_miss(key));
+    match (is_set, was_there) {
+        (true, _) => ctx.notify_string("set", keys[0], !was_there),
+        (false, true) => ctx.notify_generic("del", keys[0]),
+        (false, false) => {}
+    }
+    reply::integer(ctx.out, i64::try_from(len).unwrap_or(i64::MAX));
     Ok(())
 }
 

@@ -89,7 +89,13 @@ fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyB
     let watching = client_info.watching.load(Ordering::Relaxed);
     let spared = client_info.is_eviction_exempt.load(Ordering::Relaxed);
     let mut flags = String::new();
-    for (letter, is_set) in [('x', multi >= 0), ('U', client_info.is_unix), ('e', spared)] {
+    let subscribed = client_info.is_subscribed.load(Ordering::Relaxed);
+    for (letter, is_set) in [
+        ('P', subscribed),
+        ('x', multi >= 0),
+        ('U', client_info.is_unix),
+        ('e', spared),
+    ] {
         if is_set {
             flags.push(letter);
         }
@@ -97,19 +103,19 @@ fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyB
     if flags.is_empty() {
         flags.push('N');
     }
-    let bytes = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+    let number = |count: &AtomicUsize| count.load(Ordering::Relaxed);
     let (input, output) = (
-        bytes(&client_info.input_bytes),
-        bytes(&client_info.output_bytes),
+        number(&client_info.input_bytes),
+        number(&client_info.output_bytes),
     );
-    let arguments = bytes(&client_info.argument_bytes);
+    let arguments = number(&client_info.argument_bytes);
     // As in Redis, watched keys count together with queued requests.
-    let transaction = bytes(&client_info.queue_bytes) + bytes(&client_info.watch_bytes);
+    let transaction = number(&client_info.queue_bytes) + number(&client_info.watch_bytes);
     let list = usize::from(output > 0);
-    let total = bytes(&client_info.counted_bytes).max(input + output + arguments + transaction);
+    let total = number(&client_info.counted_bytes).max(input + output + arguments + transaction);
     let text = format!(
-        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 \
-         ssub=0 multi={multi} qbuf={input} qbuf-free=0 argv-mem={arguments} multi-mem={transaction} \
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub={} psub={} \
+         ssub={} multi={multi} qbuf={input} qbuf-free=0 argv-mem={arguments} multi-mem={transaction} \
          rbs=0 rbp=0 obl={output} oll={list} omem={output} tot-mem={total} events=r cmd={} user=default \
          redir=-1 resp={} watch={watching} lib-name={} lib-ver={}\n",
         client_info.id,
@@ -120,6 +126,9 @@ fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyB
         secs(client_info.connected_ms),
         secs(client_info.active_ms.load(Ordering::Relaxed)),
         client_info.db.load(Ordering::Relaxed),
+        number(&client_info.channels),
+        number(&client_info.patterns),
+        number(&client_info.shards),
         labels.command,
         client_info.resp.load(Ordering::Relaxed),
         String::from_utf8_lossy(&labels.library),
@@ -148,16 +157,22 @@ pub(super) fn info(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
     Ok(())
 }
 
-/// Whether `kind`, a client type of Redis, is `normal`. All clients of this server are normal.
-fn is_normal(kind: &[u8]) -> Result<bool, CommandError> {
+/// Whether clients of the type `kind` are those with subscriptions; `None` if this server has no clients of that type.
+fn type_named(kind: &[u8]) -> Result<Option<bool>, CommandError> {
     match text::option(kind).as_slice() {
-        b"normal" => Ok(true),
-        b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
+        b"normal" => Ok(Some(false)),
+        b"pubsub" => Ok(Some(true)),
+        b"master" | b"slave" | b"replica" => Ok(None),
         _ => {
             let text = [b"ERR Unknown client type '", quote(kind, usize::MAX), b"'"];
             Err(CommandError::Detailed(text.concat()))
         }
     }
+}
+
+/// Whether a client has a type.
+fn is_of_type(client_info: &ClientInfo, kind: Option<bool>) -> bool {
+    kind == Some(client_info.is_subscribed.load(Ordering::Relaxed))
 }
 
 /// `CLIENT LIST [TYPE type|ID id ...]`
@@ -167,9 +182,8 @@ pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     match (option.as_slice(), args.len()) {
         (_, 2) => {}
         (b"type", 4) => {
-            if !is_normal(args.at(3))? {
-                clients.clear();
-            }
+            let kind = type_named(args.at(3))?;
+            clients.retain(|client_info| is_of_type(client_info, kind));
         }
         (b"id", 4..) => {
             // Any integer is accepted, even if no client has that id. Lines are in the order of the arguments.
@@ -197,13 +211,14 @@ struct KillFilter<'a> {
     id: Option<u64>,
     addr: Option<&'a [u8]>,
     laddr: Option<&'a [u8]>,
-    none: bool,
+    /// Only clients of this type, as [`type_named`] returns it.
+    kind: Option<Option<bool>>,
     spares_me: bool,
 }
 
 impl KillFilter<'_> {
     fn includes(&self, client_info: &ClientInfo, me: u64) -> bool {
-        !self.none
+        self.kind.is_none_or(|kind| is_of_type(client_info, kind))
             && self.id.is_none_or(|id| id == client_info.id)
             && self
                 .addr
@@ -220,7 +235,7 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
         id: None,
         addr: None,
         laddr: None,
-        none: false,
+        kind: None,
         spares_me: true,
     };
     if args.len() == 3 {
@@ -244,7 +259,7 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
             }
             b"addr" => filter.addr = Some(value),
             b"laddr" => filter.laddr = Some(value),
-            b"type" => filter.none = !is_normal(value)?,
+            b"type" => filter.kind = Some(type_named(value)?),
             b"user" if value == b"default" => {}
             b"user" => {
                 let text = [b"ERR No such user '", quote(value, usize::MAX), b"'"];

@@ -109,6 +109,7 @@ fn categories(command: &Command) -> Vec<&'static str> {
         ("@string", false),
         ("@bitmap", false),
         ("@hyperloglog", false),
+        ("@pubsub", command.is(flag::PUBSUB)),
         ("@admin", admin),
         (speed, true),
         ("@dangerous", admin),
@@ -325,7 +326,7 @@ fn inner(
     let request = args.rest(2);
     let command = lookup(table.find(request.at(0)), request);
     let command = command.map_err(|_| CommandError::Fixed("ERR Invalid command specified"))?;
-    if command.keys.first == 0 && !command.is(flag::MOVABLEKEYS) {
+    if !command.has_keys() {
         return Err(CommandError::Fixed("ERR The command has no key arguments"));
     }
     if !command.takes(request.len()) {

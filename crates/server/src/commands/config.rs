@@ -12,9 +12,10 @@ use super::error::{CommandError, SYNTAX};
 use super::info::limit;
 use super::text::{self, quote};
 use crate::glob::{LetterCase, matches};
+use crate::keyspace_events::{KeyspaceEvents, UnknownEventClass};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
-use crate::settings::{ClientsMemory, Endpoint, LiveSettings, WireProtocol};
+use crate::settings::{ClientsMemory, Endpoint, LiveSettings, OutputLimit, WireProtocol};
 use crate::state::shared::ServerShared;
 
 /// Why CONFIG SET refuses a value.
@@ -37,6 +38,7 @@ enum ConfigError {
     LimitWords,
     LimitClass,
     LimitValue,
+    EventClass,
 }
 
 impl std::error::Error for ConfigError {}
@@ -53,6 +55,7 @@ impl fmt::Display for ConfigError {
             ConfigError::OutOfRange { least, most } => {
                 return write!(f, "argument must be between {least} and {most} inclusive");
             }
+            ConfigError::EventClass => return UnknownEventClass.fmt(f),
             ConfigError::LimitWords => "Wrong number of arguments in buffer limit configuration.",
             ConfigError::LimitClass => {
                 "Invalid client class specified in buffer limit configuration."
@@ -145,7 +148,8 @@ const NUMBERS: &[ConfigNumber] = &[
     ),
 ];
 
-/// The parameter that is a list instead of a number.
+/// The parameters that are no numbers.
+const EVENTS: &str = "notify-keyspace-events";
 const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
 
 /// Parameters that cannot change, with their values.
@@ -173,7 +177,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         ("io-threads", shared.counters.workers.len().to_string()),
         ("maxmemory", most.to_string()),
         ("maxmemory-policy", text(policy)),
-        ("notify-keyspace-events", String::new()),
         ("port", port.to_string()),
         (
             "enable-protected-configs",
@@ -195,12 +198,19 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
 
 fn output_limit(settings: &LiveSettings) -> String {
     let get = |setting: &AtomicU64| setting.load(Ordering::Relaxed);
-    format!(
-        "normal {} {} {}",
-        get(&settings.output_bytes_hard),
-        get(&settings.output_bytes_soft),
-        get(&settings.output_soft_secs)
-    )
+    let class = |name: &str, limit: &OutputLimit| {
+        format!(
+            "{name} {} {} {}",
+            get(&limit.hard_bytes),
+            get(&limit.soft_bytes),
+            get(&limit.soft_secs)
+        )
+    };
+    [
+        class("normal", &settings.output_normal),
+        class("pubsub", &settings.output_pubsub),
+    ]
+    .join(" ")
 }
 
 /// Every parameter with its value.
@@ -214,6 +224,7 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         };
         all.push((number.name, text));
     }
+    all.push((EVENTS, shared.settings.keyspace_events().to_string()));
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
 }
@@ -314,8 +325,8 @@ fn parse_seconds(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// Parses `class hard soft seconds ...`. All clients of this server have class `normal`; other classes are ignored. An
-/// empty value changes nothing.
+/// Parses `class hard soft seconds ...`. The class of replicas, which this server does not have, is ignored. An empty
+/// value changes nothing.
 fn parse_output_limit<'a>(
     settings: &'a LiveSettings,
     value: &[u8],
@@ -329,9 +340,10 @@ fn parse_output_limit<'a>(
     }
     let mut changes = Vec::new();
     for class in words.chunks(4) {
-        let normal = match text::option(class[0]).as_slice() {
-            b"normal" => true,
-            b"slave" | b"replica" | b"pubsub" => false,
+        let limit = match text::option(class[0]).as_slice() {
+            b"normal" => Some(&settings.output_normal),
+            b"pubsub" => Some(&settings.output_pubsub),
+            b"slave" | b"replica" => None,
             _ => return Err(ConfigError::LimitClass),
         };
         let limits = (
@@ -342,10 +354,10 @@ fn parse_output_limit<'a>(
         let (Some(hard), Some(soft), Some(secs)) = limits else {
             return Err(ConfigError::LimitValue);
         };
-        if normal {
-            changes.push((&settings.output_bytes_hard, hard));
-            changes.push((&settings.output_bytes_soft, soft));
-            changes.push((&settings.output_soft_secs, secs));
+        if let Some(limit) = limit {
+            changes.push((&limit.hard_bytes, hard));
+            changes.push((&limit.soft_bytes, soft));
+            changes.push((&limit.soft_secs, secs));
         }
     }
     Ok(changes)
@@ -363,6 +375,16 @@ fn check<'a>(
     }
     if name == OUTPUT_LIMIT {
         return parse_output_limit(&shared.settings, value);
+    }
+    if name == EVENTS {
+        let events: KeyspaceEvents = std::str::from_utf8(quote(value, usize::MAX))
+            .map_err(|_| ConfigError::EventClass)?
+            .parse()
+            .map_err(|UnknownEventClass { .. }| ConfigError::EventClass)?;
+        return Ok(vec![(
+            &shared.settings.keyspace_events,
+            events.bits().into(),
+        )]);
     }
     if let Some(number) = number {
         let parsed = parse_number(number, value)?;

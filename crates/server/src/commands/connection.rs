@@ -4,6 +4,7 @@ use super::client;
 use super::context::CommandContext;
 use super::context::client_state::ReplyMode;
 use super::error::{CommandError, SYNTAX};
+use super::pubsub;
 use super::text;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, RespVersion, reply};
@@ -14,6 +15,11 @@ pub(super) const REDIS_VERSION: &str = "7.0.15";
 /// `PING [message]`
 pub(super) fn ping(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     match args.len() {
+        1 | 2 if pubsub::is_restricted(ctx) => {
+            reply::array(ctx.out, 2);
+            reply::bulk(ctx.out, b"pong");
+            reply::bulk(ctx.out, args.at(1));
+        }
         1 => reply::simple(ctx.out, "PONG"),
         2 => reply::bulk(ctx.out, args.at(1)),
         _ => return Err(CommandError::arity("ping")),
@@ -113,6 +119,7 @@ pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
     client::rename(ctx, b"")?;
     ctx.client.queue = None;
     ctx.client.watched.clear();
+    pubsub::unsubscribe_all(ctx);
     ctx.client.db = 0;
     ctx.client.resp = RespVersion::V2;
     ctx.client.replies = ReplyMode::On;
@@ -123,6 +130,7 @@ pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
 /// `QUIT`
 pub(super) fn quit(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     ctx.client.leaving = true;
+    pubsub::unsubscribe_all(ctx);
     reply::ok(ctx.out);
     Ok(())
 }

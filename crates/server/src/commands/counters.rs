@@ -51,7 +51,9 @@ fn add(ctx: &mut CommandContext<'_>, key: &[u8], by: i64) -> Result<(), CommandE
         };
         string_instead_of(item, DecimalText::new(new).as_bytes().to_vec())
     })?;
-    reply::integer(ctx.out, outcome?);
+    let new = outcome?;
+    ctx.notify_string("incrby", key, ctx.request.was_absent);
+    reply::integer(ctx.out, new);
     Ok(())
 }
 
@@ -78,6 +80,8 @@ pub(super) fn incrbyfloat(
         };
         string_instead_of(item, new.as_bytes().to_vec())
     })?;
-    reply::bulk(ctx.out, outcome?.as_bytes());
+    let new = outcome?;
+    ctx.notify_string("incrbyfloat", key, ctx.request.was_absent);
+    reply::bulk(ctx.out, new.as_bytes());
     Ok(())
 }

@@ -12,6 +12,7 @@ use super::context::command_row::{Command, flag};
 use super::error::{CommandError, misconf};
 use super::execute::{execute, reject};
 use super::lookup::{lookup, resolve};
+use super::pubsub;
 use super::text::is_option;
 use super::transactions;
 use crate::exec_context::ExecOutcome;
@@ -28,6 +29,7 @@ pub(super) fn run(
 ) -> ExecOutcome {
     let from = ctx.out.len();
     ctx.request.reply_start = from;
+    ctx.request.push_end = from;
     match resolve(command, args) {
         Ok(command) => {
             if queue_or_execute(ctx, command, args) == ExecOutcome::Long {
@@ -66,7 +68,19 @@ fn withhold_reply(ctx: &mut CommandContext<'_>, from: usize) {
         ReplyMode::Skip => ctx.client.replies = ReplyMode::SkipThis,
         ReplyMode::SkipThis => ctx.client.replies = ReplyMode::On,
     }
-    ctx.out.truncate(from);
+    // Messages are no replies.
+    let pushed = ctx.request.push_end.max(from);
+    ctx.out.truncate(pushed);
+}
+
+/// Replies that a RESP2 client with subscriptions cannot use a command.
+#[cold]
+fn refuse_restricted(ctx: &mut CommandContext<'_>, command: &'static Command) {
+    let fail = pubsub::not_allowed(command.name);
+    match command.name {
+        "exec" => transactions::abort(ctx, &fail),
+        _ => reject(ctx, &fail),
+    }
 }
 
 /// Queues a command (in MULTI) or executes it, if it is allowed now.
@@ -82,6 +96,10 @@ fn queue_or_execute(
         && let Some(reason) = ctx.shared.poisoned.get()
     {
         reject(ctx, &CommandError::Detailed(misconf(reason)));
+        return ExecOutcome::Done;
+    }
+    if pubsub::is_restricted(ctx) && !pubsub::is_allowed(command.name) {
+        refuse_restricted(ctx, command);
         return ExecOutcome::Done;
     }
     if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {

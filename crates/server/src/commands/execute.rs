@@ -81,7 +81,7 @@ fn check_key(key: &[u8]) -> Result<(), CommandError> {
 /// Refuses keys that are longer than the store allows, before anything is done.
 #[inline]
 pub(super) fn check_keys(command: &Command, args: Args<'_>) -> Result<(), CommandError> {
-    if command.keys.first == 0 {
+    if !command.has_keys() {
         return Ok(());
     }
     if command.keys.last == 1 {

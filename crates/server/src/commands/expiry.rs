@@ -131,16 +131,23 @@ fn expire_by(
     let (key, now) = (ctx.key(args.at(1)), ctx.ops().now_ms());
     let moment = unit.moment(amount, now).ok_or_else(|| invalid(name))?;
     ctx.refuse_long_value(key)?;
-    let mut done = false;
+    let (mut done, mut is_deleted) = (false, false);
     ctx.update(key, &mut |item| {
         let old = item.map(expiry_of);
+        is_deleted = false;
         done = old.is_some_and(|old| conditions.allow(old, moment));
         match (item, u64::try_from(moment)) {
             (Some(item), Ok(expires_ms)) if done && expires_ms > now => with(item, expires_ms),
-            _ if done => UpdateDecision::Delete,
+            _ if done => {
+                is_deleted = true;
+                UpdateDecision::Delete
+            }
             _ => UpdateDecision::Keep,
         }
     })?;
+    if done {
+        ctx.notify_generic(if is_deleted { "del" } else { "expire" }, key);
+    }
     reply::integer(ctx.out, i64::from(done));
     Ok(())
 }
@@ -193,6 +200,9 @@ pub(super) fn persist(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
         done = expiring.is_some();
         expiring.map_or(UpdateDecision::Keep, |item| with(item, 0))
     })?;
+    if done {
+        ctx.notify_generic("persist", key);
+    }
     reply::integer(ctx.out, i64::from(done));
     Ok(())
 }
@@ -206,7 +216,7 @@ fn show(
     let (key, view) = (ctx.key(args.at(1)), ctx.view());
     let now = i64::try_from(ctx.ops().now_ms()).unwrap_or(i64::MAX);
     let meta = ctx.ops().meta(key, view)?;
-    ctx.count_lookup(meta.is_some());
+    ctx.count_lookup(key, meta.is_some());
     let value = match meta.map(|m| i64::try_from(m.expires_ms).unwrap_or(i64::MAX)) {
         None => -2,
         Some(0) => -1,

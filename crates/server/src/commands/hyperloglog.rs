@@ -52,7 +52,11 @@ pub(super) fn pfadd(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             }
         }
     })?;
-    reply::integer(ctx.out, i64::from(outcome?));
+    let is_changed = outcome?;
+    if is_changed {
+        ctx.notify_string("pfadd", key, ctx.request.was_absent);
+    }
+    reply::integer(ctx.out, i64::from(is_changed));
     Ok(())
 }
 
@@ -83,8 +87,8 @@ pub(super) fn pfcount(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
         (registers, found) = (merged.registers, merged.found);
         Ok(GroupDecision::Apply)
     })?;
-    for is_there in found {
-        ctx.count_lookup(is_there);
+    for (&key, is_there) in keys.iter().zip(found) {
+        ctx.count_lookup(key, is_there);
     }
     reply_count(ctx, cardinality(&registers));
     Ok(())
@@ -153,7 +157,9 @@ pub(super) fn pfmerge(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
     }
     let db = ctx.client.db;
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
+    let mut found = Vec::new();
     merge_in_group(ctx, &keys, &mut |ops, mut merged| {
+        found = std::mem::take(&mut merged.found);
         let (meta, base) = merged
             .first
             .take()
@@ -168,6 +174,12 @@ pub(super) fn pfmerge(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
         ops.put(keys[0], value)?;
         Ok(GroupDecision::Apply)
     })?;
+    for (&key, is_there) in keys.iter().zip(&found) {
+        if !is_there {
+            ctx.notify_miss(key);
+        }
+    }
+    ctx.notify_string("pfadd", keys[0], found.first() == Some(&false));
     reply::ok(ctx.out);
     Ok(())
 }

@@ -14,6 +14,7 @@ use super::error::CommandError;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::WireProtocol;
 use crate::state::clients::ClientInfo;
+use crate::state::messages::SubscriptionKind;
 use crate::state::shared::ServerShared;
 use crate::stats::counters::Counter;
 use crate::stats::hot_keys::HotKey;
@@ -190,6 +191,9 @@ fn stats(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::f
         "evicted_keys": figures.cache.as_ref().map_or(0, |cache| cache.evictions),
         "keyspace_hits": counts.get(Counter::Hits),
         "keyspace_misses": counts.get(Counter::Misses),
+        "pubsub_channels": shared.subscriptions.channels(SubscriptionKind::Channel),
+        "pubsub_patterns": shared.subscriptions.patterns(),
+        "pubsubshard_channels": shared.subscriptions.channels(SubscriptionKind::Shard),
         "evicted_clients": counts.get(Counter::Evictions),
         "client_output_buffer_limit_disconnections": counts.get(Counter::OutputLimits),
         "total_error_replies": counts.get(Counter::Errors),

@@ -30,12 +30,22 @@ pub(super) fn del(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     if args.len() == 2 {
         let key = ctx.key(args.at(1));
         deleted = i64::from(ctx.ops().delete(key)?);
+        if deleted > 0 {
+            ctx.notify_generic("del", key);
+        }
     } else {
         let all: Vec<_> = keys().collect();
+        let notifies = ctx.shared.settings.notifies();
+        let mut gone = Vec::new();
         let done = ctx.grouped(&all, &mut |ops| {
             deleted = 0;
+            gone.clear();
             for &key in &all {
-                deleted += i64::from(ops.delete(key)?);
+                let was_there = ops.delete(key)?;
+                deleted += i64::from(was_there);
+                if was_there && notifies {
+                    gone.push(key);
+                }
             }
             Ok(if deleted > 0 {
                 GroupDecision::Apply
@@ -47,12 +57,18 @@ pub(super) fn del(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
             // A full pool may have no space for a group; it always accepts single deletes.
             Err(error) if error.is_full() => {
                 deleted = 0;
+                gone.clear();
                 for key in keys() {
-                    deleted += i64::from(ctx.ops().delete(key)?);
+                    if ctx.ops().delete(key)? {
+                        deleted += 1;
+                        gone.push(key);
+                    }
                 }
             }
             other => drop(other?),
         }
+        gone.into_iter()
+            .for_each(|key| ctx.notify_generic("del", key));
     }
     reply::integer(ctx.out, deleted);
     Ok(())
@@ -65,7 +81,7 @@ pub(super) fn exists(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
     for bytes in args.from(1) {
         let key = ctx.key(bytes);
         let is_there = ctx.ops().meta(key, view)?.is_some();
-        ctx.count_lookup(is_there);
+        ctx.count_lookup(key, is_there);
         found += i64::from(is_there);
     }
     reply::integer(ctx.out, found);
@@ -84,6 +100,9 @@ fn kind_name(kind: u8) -> &'static str {
 pub(super) fn kind(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, view) = (ctx.key(args.at(1)), ctx.view());
     let meta = ctx.ops().meta(key, view)?;
+    if meta.is_none() {
+        ctx.notify_miss(key);
+    }
     reply::simple(ctx.out, meta.map_or("none", |m| kind_name(m.type_of())));
     Ok(())
 }

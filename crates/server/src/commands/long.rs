@@ -32,6 +32,11 @@ const PATTERN_BYTES: usize = 128;
 /// Most connections that CLIENT LIST lists.
 const CLIENTS: usize = 500;
 
+/// Most subscriptions that a request ends.
+const SUBSCRIPTIONS: usize = 1000;
+/// Most patterns that PUBLISH matches.
+const PATTERNS: usize = 2000;
+
 /// Whether a request is long by its arguments. `bytes`: its length, including its frame.
 #[inline]
 pub(super) fn is_long(
@@ -45,7 +50,10 @@ pub(super) fn is_long(
         return args.len() > ARGS;
     };
     match &client.queue {
-        Some(queue) if command.name == "exec" => return is_long_queue(queue, &client.watched),
+        Some(queue) if command.name == "exec" => {
+            let patterns = shared.subscriptions.patterns();
+            return is_long_queue(queue, &client.watched, patterns);
+        }
         // The transaction queues it.
         Some(_) if !command.is(flag::AT_ONCE) => return false,
         _ => {}
@@ -58,12 +66,19 @@ pub(super) fn is_long(
     bytes > LONG_REQUEST_BYTES
         || args.len() > args_max
         || command.is(flag::WALKS)
-        || command.is(flag::MAY_WALK) && walks(shared, command, args)
+        || command.is(flag::MAY_WALK) && walks(client, shared, command, args)
+        || shared.subscriptions.patterns() > PATTERNS
+            && (command.is(flag::PUBLISHES) || command.has_keys() && shared.settings.notifies())
 }
 
 /// Whether a request of a [`flag::MAY_WALK`] command visits much, or waits for the medium.
 #[cold]
-fn walks(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bool {
+fn walks(
+    client: &ClientState,
+    shared: &ServerShared<'_>,
+    command: &Command,
+    args: Args<'_>,
+) -> bool {
     // The session first waits until its own writes are durable.
     let waits = || shared.store.caps().drain == Drain::Sync;
     match command.name {
@@ -77,18 +92,24 @@ fn walks(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bool {
                 })
         }
         "dbsize" | "randomkey" => waits(),
+        "unsubscribe" | "punsubscribe" | "sunsubscribe" | "reset" | "quit" => {
+            let own = client.subscriptions.as_ref();
+            let is_all = args.len() == 1 || command.name == "quit";
+            is_all && own.is_some_and(|own| own.total() > SUBSCRIPTIONS)
+        }
         "client" => is_option(args.at(1), "list") && shared.clients.count() > CLIENTS,
         _ => false,
     }
 }
 
-fn is_long_queue(queue: &TransactionQueue, watched: &WatchedKeys) -> bool {
+fn is_long_queue(queue: &TransactionQueue, watched: &WatchedKeys, patterns: usize) -> bool {
     queue.len() > QUEUED
         || queue.bytes() > LONG_REQUEST_BYTES
         || queue.args() + watched.len() > WRITE_ARGS
         || queue.has(flag::WALKS | flag::MAY_WALK)
         // Only the first group can end as long (`transactions`).
         || queue.has(flag::SCRIPT) && !queue.is_one_group()
+        || patterns > PATTERNS / QUEUED
 }
 
 impl CommandContext<'_> {

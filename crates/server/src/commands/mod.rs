@@ -14,9 +14,9 @@
 //! appended are removed, and the error is the reply. The invariants SRV-CMD-1 and SRV-CMD-2 are in [`execute`].
 //!
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
-//!   [`moves`], [`object`], [`expiry`], [`transactions`], [`connection`], [`client`], [`command`], [`config`],
-//!   [`info`], [`server`], [`scripts`]. A family of a new data type is a file beside them.
-//! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`].
+//!   [`moves`], [`object`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`connection`], [`client`],
+//!   [`command`], [`config`], [`info`], [`server`]. A family of a new data type is a file beside them.
+//! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
@@ -45,9 +45,11 @@ mod long_double;
 mod lookup;
 pub(crate) mod memcached;
 mod moves;
+mod notify;
 mod object;
 mod optimistic;
 pub(crate) mod pipeline;
+mod pubsub;
 mod ranges;
 mod script_run;
 mod scripts;

@@ -9,6 +9,7 @@ use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
 use super::text;
 use crate::exec_context::LONG_REQUEST_BYTES;
+use crate::keyspace_events::KeyspaceEvents;
 use crate::protocol::resp::{Args, reply};
 
 const NO_KEY: CommandError = CommandError::Fixed("ERR no such key");
@@ -45,6 +46,7 @@ fn transfer(
         false => LONG_REQUEST_BYTES.saturating_sub(ctx.request.hidden_bytes),
     };
     let (mut outcome, mut value_bytes) = (Transferred::Done, None);
+    let mut expires_ms = 0;
     ctx.grouped(&[from, to], &mut |ops| {
         let (mut bytes, mut found) = (Vec::new(), None::<ValueMeta>);
         // The value is read only if it will be written.
@@ -69,6 +71,7 @@ fn transfer(
             outcome = Transferred::NoSource;
             return Ok(GroupDecision::Abandon);
         };
+        expires_ms = meta.expires_ms;
         let value = Value {
             bytes: &bytes,
             expires_ms: meta.expires_ms,
@@ -86,6 +89,7 @@ fn transfer(
             return Err(CommandError::Long);
         }
         ctx.request.hidden_bytes += value_bytes.unwrap_or(0);
+        ctx.note_expiry(to, expires_ms);
     }
     Ok(outcome)
 }
@@ -106,7 +110,12 @@ fn rename_by(
         replaces,
     };
     match transfer(ctx, from, to, how)? {
-        Transferred::Done => Ok(true),
+        Transferred::Done => {
+            ctx.notify(KeyspaceEvents::NEW, "new", to);
+            ctx.notify_generic("rename_from", from);
+            ctx.notify_generic("rename_to", to);
+            Ok(true)
+        }
         Transferred::Refused => Ok(false),
         Transferred::NoSource => Err(NO_KEY),
     }
@@ -174,6 +183,19 @@ fn transfer_and_reply(
         return Err(SAME_OBJECT);
     }
     let outcome = transfer(ctx, from, to, how)?;
+    match (outcome, how.deletes_source) {
+        (Transferred::Done, true) => {
+            ctx.notify(KeyspaceEvents::NEW, "new", to);
+            ctx.notify_generic("move_from", from);
+            ctx.notify_generic("move_to", to);
+        }
+        (Transferred::Done, false) => {
+            ctx.notify(KeyspaceEvents::NEW, "new", to);
+            ctx.notify_generic("copy_to", to);
+        }
+        (Transferred::NoSource, false) => ctx.notify_miss(from),
+        _ => {}
+    }
     reply::integer(ctx.out, i64::from(outcome == Transferred::Done));
     Ok(())
 }

@@ -51,7 +51,7 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
 }
 
 /// Executes a request of `bytes` bytes if it can run now, and updates the turn's status. Returns whether it was
-/// executed. Otherwise it waits for space in the store, or for the thread of long requests.
+/// executed. Otherwise it waits for space in the store or among the queued messages, or for the thread of long requests.
 #[inline]
 fn execute_one(
     ctx: &mut CommandContext<'_>,
@@ -65,7 +65,9 @@ fn execute_one(
     if !ctx.executes_long {
         status.awaits_long = long::is_long(ctx.client, ctx.shared, command, args, bytes);
         status.awaits_room = !status.awaits_long
-            && needs_room(ctx.client, command, args).is_some_and(|need| !has_room(ctx, need));
+            && (needs_room(ctx.client, command, args).is_some_and(|need| !has_room(ctx, need))
+                || ctx.shared.subscriptions.is_full()
+                    && publishes(ctx.client, ctx.shared.settings.notifies(), command));
     }
     if !status.awaits_room && !status.awaits_long {
         status.awaits_long = run(ctx, command, args) == ExecOutcome::Long;
@@ -121,6 +123,18 @@ fn needs_room(
     }
     let writes = command.is(flag::WRITE | flag::SCRIPT) && queue.is_none();
     writes.then(|| WriteNeed::of(command, args))
+}
+
+/// Whether the request publishes messages now. It then waits while too many are queued (SRV-PUB-4).
+#[inline]
+fn publishes(client: &ClientState, notifies: bool, command: Option<&'static Command>) -> bool {
+    match (command, &client.queue) {
+        (Some(command), None) => command.is(flag::PUBLISHES) || notifies && command.has_keys(),
+        (Some(command), Some(queue)) => {
+            command.name == "exec" && (notifies || queue.has(flag::PUBLISHES))
+        }
+        (None, _) => false,
+    }
 }
 
 /// Whether the request can run now: the store has the space it needs, or will refuse it without waiting.

@@ -66,7 +66,11 @@ pub(super) fn setrange(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
         bytes[offset..end].copy_from_slice(part);
         string_instead_of(item, bytes)
     })?;
-    reply::integer(ctx.out, i64::try_from(outcome?).unwrap_or(i64::MAX));
+    let len = outcome?;
+    if !part.is_empty() {
+        ctx.notify_string("setrange", key, ctx.request.was_absent);
+    }
+    reply::integer(ctx.out, i64::try_from(len).unwrap_or(i64::MAX));
     Ok(())
 }
 

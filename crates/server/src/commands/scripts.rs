@@ -129,12 +129,14 @@ fn run(
     let from = ctx.out.len();
     let was_cut = ctx.out.is_cut();
     ctx.mark.get_or_insert(from); // The script reads undurable writes.
+    let published = ctx.thread.outbox.len();
     let mut abort = None;
     let decision = ctx.with_any_keys(ctx.executes_long, &mut |ctx| {
         match was_cut {
             true => ctx.out.truncate(from),
             false => ctx.out.rewind(from),
         }
+        ctx.thread.outbox.truncate(published);
         match run_once(ctx, engine, call) {
             Ok(()) => Ok(GroupDecision::Apply),
             Err(ScriptAbort::Store(error)) => Err(error),
@@ -144,6 +146,9 @@ fn run(
             }
         }
     });
+    if !matches!(decision, Ok(GroupDecision::Apply)) {
+        ctx.thread.outbox.truncate(published);
+    }
     match decision {
         Ok(GroupDecision::Apply) => Ok(()),
         Ok(GroupDecision::Abandon) => {

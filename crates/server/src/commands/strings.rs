@@ -13,6 +13,7 @@ use super::values::{STRING, string_in, string_instead_of};
 use crate::buffers::pool::{BufferPool, reserve};
 use crate::buffers::reply::{ReplyBuffer, ReplySink};
 use crate::exec_context::StoreAccess;
+use crate::keyspace_events::KeyspaceEvents;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::size;
 use crate::stats::counters::Counter;
@@ -73,7 +74,7 @@ fn get_into(
     } else {
         reply::null(ctx.out, ctx.client.resp);
     }
-    ctx.count_lookup(found);
+    ctx.count_lookup(key, found);
     Ok(())
 }
 
@@ -89,6 +90,8 @@ pub(super) fn mget(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
     let most = ctx.out.bytes_max();
     let (mut hits, mut misses, mut fits, mut in_value) = (0, 0, true, false);
+    let notifies = ctx.shared.settings.notifies();
+    let (mut at, mut missing) = (0, Vec::new());
     let buffer_pool = &mut ctx.thread.buffer_pool;
     let mut head = |meta: Option<&ValueMeta>, out: &mut Vec<u8>| {
         if std::mem::take(&mut in_value) {
@@ -96,6 +99,10 @@ pub(super) fn mget(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
         }
         let string = meta.filter(|meta| meta.type_of() == STRING);
         let value_bytes = string.map_or(0, |meta| meta.value_bytes);
+        if notifies && meta.is_none() {
+            missing.push(at);
+        }
+        at += 1;
         is_long = value_bytes > bytes_left;
         if is_long {
             return GetStep::Nothing;
@@ -131,6 +138,7 @@ pub(super) fn mget(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     }
     ctx.thread.counters.count(Counter::Hits, hits);
     ctx.thread.counters.count(Counter::Misses, misses);
+    missing.into_iter().for_each(|at| ctx.notify_miss(keys[at]));
     Ok(())
 }
 
@@ -155,7 +163,7 @@ fn mget_in_group(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Com
 pub(super) fn strlen(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let (key, view) = (ctx.key(args.at(1)), ctx.view());
     let meta = ctx.ops().meta(key, view)?;
-    ctx.count_lookup(meta.is_some());
+    ctx.count_lookup(key, meta.is_some());
     match meta {
         Some(meta) if meta.type_of() != STRING => return Err(WRONG_TYPE),
         Some(meta) => reply::integer(ctx.out, length(meta.value_bytes)),
@@ -222,17 +230,49 @@ fn put(
     expires_ms: u64,
 ) -> Result<(), CommandError> {
     check_length(ctx, bytes.len())?;
-    ctx.ops().put(
-        key,
-        Value {
-            bytes,
-            expires_ms,
-            flags: 0,
-            kind: STRING,
-        },
-    )?;
+    if ctx.shared.settings.notifies() {
+        put_and_notify(ctx, key, bytes, expires_ms)?;
+    } else {
+        ctx.ops().put(key, string(bytes, expires_ms))?;
+    }
     reply::ok(ctx.out);
     Ok(())
+}
+
+fn string(bytes: &[u8], expires_ms: u64) -> Value<'_> {
+    Value {
+        bytes,
+        expires_ms,
+        flags: 0,
+        kind: STRING,
+    }
+}
+
+/// Stores a string and publishes the events of SET.
+#[cold]
+fn put_and_notify(
+    ctx: &mut CommandContext<'_>,
+    key: Key<'_>,
+    bytes: &[u8],
+    expires_ms: u64,
+) -> Result<(), CommandError> {
+    ctx.notify_if_expired(key);
+    let mut was_absent = false;
+    if ctx.notifies(KeyspaceEvents::NEW) {
+        was_absent = ctx.ops().meta(key, ReadView::Pending)?.is_none();
+    }
+    ctx.ops().put(key, string(bytes, expires_ms))?;
+    notify_set(ctx, key, was_absent, expires_ms);
+    Ok(())
+}
+
+/// Publishes the events of SET: a further one if the command has set an expiry.
+fn notify_set(ctx: &mut CommandContext<'_>, key: Key<'_>, was_absent: bool, expires_ms: u64) {
+    ctx.notify_string("set", key, was_absent);
+    if expires_ms > 0 {
+        ctx.note_expiry(key, expires_ms);
+        ctx.notify_generic("expire", key);
+    }
 }
 
 fn check_length(ctx: &CommandContext<'_>, bytes: usize) -> Result<(), CommandError> {
@@ -286,13 +326,16 @@ fn set_conditionally(
 ) -> Result<(), CommandError> {
     check_length(ctx, bytes.len())?;
     ctx.refuse_long_value(key)?;
+    ctx.notify_if_expired(key);
     let (mut had_old, mut done, mut wrong) = (false, false, false);
+    let mut was_absent = false;
     let from = ctx.out.len();
     let (ops, out, buffer_pool) = ctx.ops_and_out();
     ops.update(key, &mut |item| {
         wrong = options.returns_old && item.is_some_and(|i| i.meta.type_of() != STRING);
         let old = item.filter(|_| options.returns_old && !wrong);
         had_old = reply_old(out, buffer_pool, from, old);
+        was_absent = item.is_none();
         done = !wrong
             && match options.when {
                 SetCondition::Always => true,
@@ -314,6 +357,16 @@ fn set_conditionally(
             kind: STRING,
         }
     })?;
+    if options.returns_old && was_absent {
+        ctx.notify_miss(key);
+    }
+    if done {
+        let expires_ms = match options.expiry {
+            SetExpiry::At(at) => at,
+            SetExpiry::Never | SetExpiry::Keep => 0,
+        };
+        notify_set(ctx, key, was_absent, expires_ms);
+    }
     match (wrong, options.returns_old, done) {
         (true, ..) => return Err(WRONG_TYPE),
         (_, true, _) if had_old => {}
@@ -366,6 +419,9 @@ pub(super) fn setnx(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             kind: STRING,
         }
     })?;
+    if done {
+        notify_set(ctx, key, true, 0);
+    }
     reply::integer(ctx.out, i64::from(done));
     Ok(())
 }
@@ -397,28 +453,39 @@ pub(super) fn getset(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
     set_conditionally(ctx, ctx.key(args.at(1)), args.at(2), &options)
 }
 
-/// Applies `change` to the string at `key`, and replies with the old value.
+/// The event of a change, and the new expiry; 0 means none.
+type ChangeEvent = (&'static str, u64);
+
+/// Applies `change`, which also returns the event to publish and the new expiry, to the string at `key`. Replies with the old value.
 fn reply_old_and_change(
     ctx: &mut CommandContext<'_>,
     key: Key<'_>,
-    change: &dyn Fn(StoredItem<'_>) -> UpdateDecision,
+    change: &dyn Fn(StoredItem<'_>) -> (UpdateDecision, Option<ChangeEvent>),
 ) -> Result<(), CommandError> {
     ctx.refuse_long_value(key)?;
-    let (mut had_old, mut wrong) = (false, false);
+    let (mut had_old, mut wrong, mut event) = (false, false, None);
     let from = ctx.out.len();
     let (ops, out, buffer_pool) = ctx.ops_and_out();
     ops.update(key, &mut |item| {
         wrong = item.is_some_and(|i| i.meta.type_of() != STRING);
         had_old = reply_old(out, buffer_pool, from, item.filter(|_| !wrong));
         match item {
-            Some(item) if !wrong => change(item),
+            Some(item) if !wrong => {
+                let (decision, published) = change(item);
+                event = published;
+                decision
+            }
             _ => UpdateDecision::Keep,
         }
     })?;
     if wrong {
         return Err(WRONG_TYPE);
     }
-    ctx.count_lookup(had_old);
+    ctx.count_lookup(key, had_old);
+    if let Some((event, expires_ms)) = event {
+        ctx.note_expiry(key, expires_ms);
+        ctx.notify_generic(event, key);
+    }
     if !had_old {
         reply::null(ctx.out, ctx.client.resp);
     }
@@ -427,7 +494,9 @@ fn reply_old_and_change(
 
 /// `GETDEL key`
 pub(super) fn getdel(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    reply_old_and_change(ctx, ctx.key(args.at(1)), &|_| UpdateDecision::Delete)
+    reply_old_and_change(ctx, ctx.key(args.at(1)), &|_| {
+        (UpdateDecision::Delete, Some(("del", 0)))
+    })
 }
 
 /// What GETEX does with the key's expiry.
@@ -479,18 +548,23 @@ pub(super) fn getex(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             other => other?,
         },
     };
+    let now_ms = ctx.ops().now_ms();
     reply_old_and_change(ctx, key, &|item| {
         // For WATCH, setting an expiry is a change even if it is equal; removing an expiry that is not set is none.
-        if expires_ms == 0 && item.meta.expires_ms == 0 {
-            return UpdateDecision::Keep;
-        }
+        let event = match expires_ms {
+            0 if item.meta.expires_ms == 0 => return (UpdateDecision::Keep, None),
+            0 => "persist",
+            past if past <= now_ms => return (UpdateDecision::Delete, Some(("del", 0))),
+            _ => "expire",
+        };
         let (flags, kind) = (item.meta.flags, item.meta.kind);
-        UpdateDecision::Put {
+        let put = UpdateDecision::Put {
             bytes: item.bytes.to_vec(),
             expires_ms,
             flags,
             kind,
-        }
+        };
+        (put, Some((event, expires_ms)))
     })
 }
 
@@ -518,7 +592,9 @@ pub(super) fn append(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
             }
         }
     })?;
-    reply::integer(ctx.out, length(outcome?));
+    let len = outcome?;
+    ctx.notify_string("append", key, ctx.request.was_absent);
+    reply::integer(ctx.out, length(len));
     Ok(())
 }
 
@@ -555,7 +631,10 @@ fn store_pairs(
         check_length(ctx, bytes.len())?;
     }
     let keys: Vec<_> = pairs().map(|(bytes, _)| Key { db, bytes }).collect();
+    let tells_new = ctx.notifies(KeyspaceEvents::NEW);
+    let mut absent = Vec::new();
     let verdict = ctx.grouped(&keys, &mut |ops| {
+        absent.clear();
         if when == SetCondition::Absent {
             for &key in &keys {
                 if ops.meta(key, ReadView::Pending)?.is_some() {
@@ -564,17 +643,17 @@ fn store_pairs(
             }
         }
         for (&key, (_, bytes)) in keys.iter().zip(pairs()) {
-            ops.put(
-                key,
-                Value {
-                    bytes,
-                    expires_ms: 0,
-                    flags: 0,
-                    kind: STRING,
-                },
-            )?;
+            if tells_new {
+                absent.push(ops.meta(key, ReadView::Pending)?.is_none());
+            }
+            ops.put(key, string(bytes, 0))?;
         }
         Ok(GroupDecision::Apply)
     })?;
+    if verdict == GroupDecision::Apply && ctx.shared.settings.notifies() {
+        for (at, &key) in keys.iter().enumerate() {
+            ctx.notify_string("set", key, absent.get(at) == Some(&true));
+        }
+    }
     Ok(verdict)
 }

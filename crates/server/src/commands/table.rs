@@ -7,7 +7,7 @@ use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIR
 use super::context::command_table::CommandTable;
 use super::{
     bitfield, bits, client, command, config, connection, counters, expiry, hyperloglog, info, keys,
-    lcs, moves, object, ranges, scripts, server, strings, transactions,
+    lcs, moves, object, pubsub, ranges, scripts, server, strings, transactions,
 };
 
 /// All commands.
@@ -390,14 +390,62 @@ static ROWS: &[Command] = rows! {
         summary: "Authenticates the connection.",
     }
     "reset" {
-        arity: 1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | AT_ONCE,
+        arity: 1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | AT_ONCE | MAY_WALK,
         acl: "@connection", group: "connection", since: "6.2.0", run: connection::reset,
         summary: "Resets the connection's state.",
     }
     "quit" {
-        arity: -1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | AT_ONCE,
+        arity: -1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | AT_ONCE | MAY_WALK,
         acl: "@connection", group: "connection", since: "1.0.0", run: connection::quit,
         summary: "Closes the connection.",
+    }
+    "publish" {
+        arity: 3, flags: PUBSUB | LOADING | STALE | FAST | GROUPED | READS | PUBLISHES,
+        group: "pubsub", since: "2.0.0", run: pubsub::publish,
+        summary: "Sends a message to the subscribers of a channel, and returns their number.",
+    }
+    "spublish" {
+        arity: 3, flags: PUBSUB | LOADING | STALE | FAST | GROUPED | READS | PUBLISHES | NO_KEYS,
+        keys: ONE, access: "not_key",
+        group: "pubsub", since: "7.0.0", run: pubsub::spublish,
+        summary: "Sends a message to the subscribers of a shard channel, and returns their number.",
+    }
+    "subscribe" {
+        arity: -2, flags: PUBSUB | NOSCRIPT | LOADING | STALE,
+        group: "pubsub", since: "2.0.0", run: pubsub::subscribe,
+        summary: "Subscribes to channels.",
+    }
+    "unsubscribe" {
+        arity: -1, flags: PUBSUB | NOSCRIPT | LOADING | STALE | MAY_WALK,
+        group: "pubsub", since: "2.0.0", run: pubsub::unsubscribe,
+        summary: "Ends subscriptions to channels.",
+    }
+    "psubscribe" {
+        arity: -2, flags: PUBSUB | NOSCRIPT | LOADING | STALE,
+        group: "pubsub", since: "2.0.0", run: pubsub::psubscribe,
+        summary: "Subscribes to channels that match patterns.",
+    }
+    "punsubscribe" {
+        arity: -1, flags: PUBSUB | NOSCRIPT | LOADING | STALE | MAY_WALK,
+        group: "pubsub", since: "2.0.0", run: pubsub::punsubscribe,
+        summary: "Ends subscriptions to patterns.",
+    }
+    "ssubscribe" {
+        arity: -2, flags: PUBSUB | NOSCRIPT | LOADING | STALE | NO_KEYS,
+        keys: ALL, access: "not_key",
+        group: "pubsub", since: "7.0.0", run: pubsub::ssubscribe,
+        summary: "Subscribes to shard channels.",
+    }
+    "sunsubscribe" {
+        arity: -1, flags: PUBSUB | NOSCRIPT | LOADING | STALE | NO_KEYS | MAY_WALK,
+        keys: ALL, access: "not_key",
+        group: "pubsub", since: "7.0.0", run: pubsub::sunsubscribe,
+        summary: "Ends subscriptions to shard channels.",
+    }
+    "pubsub" {
+        arity: -2,
+        group: "pubsub", since: "2.8.0", run: server::container, subcommands: PUBSUB_CONTAINER,
+        summary: "Commands about subscriptions.",
     }
     "client" {
         arity: -2, flags: MAY_WALK,
@@ -593,6 +641,40 @@ static CLIENT: &[Command] = rows! {
         arity: 2, flags: LOADING | STALE,
         acl: "@connection", group: "connection", since: "5.0.0", run: client::help,
         summary: "Lists the subcommands of CLIENT.",
+    }
+};
+
+/// Subcommands of PUBSUB.
+static PUBSUB_CONTAINER: &[Command] = rows! {
+    "pubsub|channels" {
+        arity: -2, flags: PUBSUB | LOADING | STALE,
+        group: "pubsub", since: "2.8.0", run: pubsub::channels,
+        summary: "Returns the channels that have subscribers.",
+    }
+    "pubsub|numpat" {
+        arity: 2, flags: PUBSUB | LOADING | STALE,
+        group: "pubsub", since: "2.8.0", run: pubsub::numpat,
+        summary: "Returns the number of patterns that have subscribers.",
+    }
+    "pubsub|numsub" {
+        arity: -2, flags: PUBSUB | LOADING | STALE,
+        group: "pubsub", since: "2.8.0", run: pubsub::numsub,
+        summary: "Returns the numbers of subscribers of channels.",
+    }
+    "pubsub|shardchannels" {
+        arity: -2, flags: PUBSUB | LOADING | STALE,
+        group: "pubsub", since: "7.0.0", run: pubsub::shardchannels,
+        summary: "Returns the shard channels that have subscribers.",
+    }
+    "pubsub|shardnumsub" {
+        arity: -2, flags: PUBSUB | LOADING | STALE,
+        group: "pubsub", since: "7.0.0", run: pubsub::shardnumsub,
+        summary: "Returns the numbers of subscribers of shard channels.",
+    }
+    "pubsub|help" {
+        arity: 2, flags: LOADING | STALE,
+        group: "pubsub", since: "6.2.0", run: pubsub::help,
+        summary: "Lists the subcommands of PUBSUB.",
     }
 };
 

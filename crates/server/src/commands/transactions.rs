@@ -212,12 +212,14 @@ fn run_group(
     ctx.mark.get_or_insert(from); // A group reads the newest values, durable or not.
     let executes_long = ctx.executes_long || watched.is_none();
     let mut is_long = false;
+    let published = ctx.thread.outbox.len();
     let body: GroupBody<'_> = &mut |ctx| {
         match was_cut {
             true => ctx.out.truncate(from),
             false => ctx.out.rewind(from),
         }
         ctx.client.db = db;
+        ctx.thread.outbox.truncate(published);
         for (key, version) in watched.into_iter().flat_map(WatchedKeys::iter) {
             let now = ctx.ops().meta(key, ReadView::Pending)?;
             if now.map_or(0, |meta| meta.version) != version {
@@ -234,10 +236,13 @@ fn run_group(
         Ok(GroupDecision::Apply)
     };
     let verdict = match queue.has_script(range.clone()) {
-        true => ctx.with_any_keys(executes_long, body)?,
-        false => ctx.with_group(&keys, executes_long, body)?,
+        true => ctx.with_any_keys(executes_long, body),
+        false => ctx.with_group(&keys, executes_long, body),
     };
-    Ok(match verdict {
+    if !matches!(verdict, Ok(GroupDecision::Apply)) {
+        ctx.thread.outbox.truncate(published);
+    }
+    Ok(match verdict? {
         GroupDecision::Apply => ExecGroup::Applied,
         GroupDecision::Abandon if is_long => ExecGroup::Long,
         GroupDecision::Abandon => ExecGroup::Abandoned,

@@ -122,7 +122,7 @@ impl CommandContext<'_> {
         let mut bytes = Vec::new();
         let found = reader.append(self.ops(), key, view, &mut bytes)?.is_some();
         self.request.hidden_bytes += bytes.len();
-        self.count_lookup(found);
+        self.count_lookup(key, found);
         Ok(found.then_some(bytes))
     }
 
@@ -164,8 +164,8 @@ impl CommandContext<'_> {
             }
         }
         self.request.hidden_bytes += values.bytes.len();
-        for at in 0..values.ranges.len() {
-            self.count_lookup(values.ranges[at].is_some());
+        for (&key, range) in keys.iter().zip(&values.ranges) {
+            self.count_lookup(key, range.is_some());
         }
         Ok(values)
     }

@@ -14,7 +14,7 @@ use crate::commands::context::client_state::ClientState;
 use crate::commands::memcached::pipeline::MemcachedConn;
 use crate::commands::table::COMMANDS;
 use crate::exec_context::TurnStatus;
-use crate::protocol::resp::RequestParser;
+use crate::protocol::resp::{RequestParser, RespVersion};
 use crate::settings::WireProtocol;
 use crate::state::clients::ClientInfo;
 
@@ -72,6 +72,10 @@ pub(super) struct Connection {
     pub(super) listed: bool,
     /// Is on the worker's list of connections visited in this batch.
     pub(super) touched: bool,
+    /// Is on the worker's list of connections with messages to send.
+    pub(super) has_unsent: bool,
+    /// The delivery that it must receive before it executes more requests (SRV-DELIVER-2).
+    pub(super) waits_for: Option<u64>,
     /// When its output rose above the soft limit, in milliseconds of the server's clock.
     pub(super) soft_since_ms: Option<u64>,
 }
@@ -101,6 +105,8 @@ impl Connection {
             is_slow: false,
             listed: false,
             touched: false,
+            has_unsent: false,
+            waits_for: None,
             soft_since_ms: None,
         }
     }
@@ -135,6 +141,22 @@ impl Connection {
                 }
                 Err(e) => return Err(e),
             }
+        }
+    }
+
+    /// Version of its protocol, if that is RESP.
+    pub(super) fn resp(&self) -> RespVersion {
+        match &self.protocol {
+            ProtocolState::Resp { client, .. } => client.resp(),
+            ProtocolState::Memcached(_) => RespVersion::V2,
+        }
+    }
+
+    /// Whether its client has subscriptions.
+    pub(super) fn is_subscribed(&self) -> bool {
+        match &self.protocol {
+            ProtocolState::Resp { client, .. } => client.is_subscribed(),
+            ProtocolState::Memcached(_) => false,
         }
     }
 

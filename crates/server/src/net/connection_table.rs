@@ -3,6 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::connection::{Connection, Readiness};
+use crate::protocol::resp::RespVersion;
+use crate::state::messages::Target;
 
 /// What the worker keeps about a connection that it has lent to the thread of long requests.
 pub(super) struct LentState {
@@ -11,6 +13,19 @@ pub(super) struct LentState {
     /// What events have reported since.
     pub(super) readiness: Readiness,
     pub(super) is_killed: bool,
+    /// Version of its protocol when it was lent.
+    pub(super) resp: RespVersion,
+    /// Messages for it, which its output queue gets when it returns.
+    pub(super) messages: Vec<LentMessage>,
+    pub(super) message_bytes: usize,
+}
+
+/// A published message for a lent connection.
+pub(super) struct LentMessage {
+    pub(super) target: Target,
+    pub(super) resp: RespVersion,
+    /// The message in this version of the protocol.
+    pub(super) bytes: Vec<u8>,
 }
 
 /// Connections by slot. The token of a connection's socket is its slot.
@@ -72,6 +87,9 @@ impl ConnectionTable {
             id: conn.client_info.id,
             readiness: Readiness::default(),
             is_killed: false,
+            resp: conn.resp(),
+            messages: Vec::new(),
+            message_bytes: 0,
         };
         self.lent.insert(slot, away);
         Some(conn)

@@ -12,13 +12,14 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farbank_store::{Store, StoreHealth};
+use farbank_store::{EvictionListener, Store, StoreHealth};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use super::executor::ServerParts;
+use super::expiry_events;
 use super::long_requests;
 use super::unix_socket::{BoundSocket, as_stream};
 use super::worker::{WAKE, Worker};
@@ -28,6 +29,7 @@ use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::scripts::ScriptRegistry;
 use crate::state::shared::ServerShared;
+use crate::state::subscriptions::Subscriptions;
 use crate::state::threads::ServerThreads;
 use crate::stats::counters::ServerCounters;
 
@@ -205,6 +207,7 @@ impl Server {
     pub fn run(self, store: &dyn Store) -> io::Result<()> {
         self.listen().map_err(|error| error.source)?;
         let pool = Arc::clone(&self.pool);
+        store.on_evicted(Arc::clone(&self.pool) as Arc<dyn EvictionListener>);
         store.on_turn(Arc::new(move || pool.wake_ticket_waiters()));
         let mut endpoints = self.endpoints.iter();
         let spoken = endpoints.any(|endpoint| endpoint.protocol == WireProtocol::Memcached);
@@ -217,6 +220,7 @@ impl Server {
                 threads: pool,
                 clients: ClientRegistry::default(),
                 scripts: ScriptRegistry::default(),
+                subscriptions: Subscriptions::default(),
                 endpoints: self.endpoints,
                 started: Instant::now(),
                 run_id: run_id(),
@@ -236,6 +240,11 @@ impl Server {
                 long_requests::run(parts);
             };
             let long = spawn(scope, "long-requests", long)?;
+            let expiry_events = move || {
+                let _all_or_none = ShutdownOnPanic(pool);
+                expiry_events::run(parts);
+            };
+            let expiry_events = spawn(scope, "expiry-events", expiry_events)?;
             // Freeing a large buffer would delay a worker (`buffers::pool`).
             let (freed, to_free) = mpsc::channel::<Vec<Vec<u8>>>();
             spawn(scope, "free-buffers", move || {
@@ -259,8 +268,10 @@ impl Server {
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
-            if let Err(panic) = long.join() {
-                std::panic::resume_unwind(panic);
+            for thread in [long, expiry_events] {
+                if let Err(panic) = thread.join() {
+                    std::panic::resume_unwind(panic);
+                }
             }
             accepted
         })

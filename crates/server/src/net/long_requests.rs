@@ -40,7 +40,7 @@ pub(super) fn run(parts: &ServerParts<'_>) {
     while let Some(mut lent) = pool.long.next(pool) {
         let executor =
             executor.get_or_insert_with(|| Executor::new(parts, &parts.shared.counters.long, true));
-        serve(executor, &mut lent.conn);
+        serve(executor, pool, &mut lent.conn);
         executor.publish();
         give_back(pool, lent);
     }
@@ -66,7 +66,7 @@ impl Drop for LongThreadGuard<'_> {
 }
 
 /// Executes the next request of a connection, and waits until everything that its reply reveals is durable.
-fn serve(executor: &mut Executor<'_>, conn: &mut Connection) {
+fn serve(executor: &mut Executor<'_>, pool: &WorkerPool, conn: &mut Connection) {
     let shared = executor.shared;
     let bytes_max = shared.reply_bytes_max(&conn.client_info);
     conn.output
@@ -79,7 +79,7 @@ fn serve(executor: &mut Executor<'_>, conn: &mut Connection) {
     executor.thread.counters.count(Counter::Long, 1);
     if shared.poisoned.get().is_some() && conn.output.mark.is_none() {
         conn.output.hold_until(Ticket::DURABLE);
-        return;
+        return publish(executor, pool);
     }
     let committed = executor.commit(Ticket::DURABLE).and_then(|ticket| {
         executor.session.wait(ticket)?;
@@ -97,4 +97,17 @@ fn serve(executor: &mut Executor<'_>, conn: &mut Connection) {
         }
     }
     conn.output.hold_until(Ticket::DURABLE);
+    if conn.commit_failed {
+        executor.thread.outbox.abort_unacknowledged();
+    }
+    publish(executor, pool);
+}
+
+/// Sends the messages that the request has published.
+fn publish(executor: &mut Executor<'_>, pool: &WorkerPool) {
+    if !executor.thread.outbox.is_empty() {
+        let (mut messages, durable) = executor.thread.outbox.take();
+        messages.extend(durable);
+        pool.publish(messages, None);
+    }
 }

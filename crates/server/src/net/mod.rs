@@ -11,11 +11,14 @@
 //! * `connection`: one connection. `output`: its replies, and which of them are held.
 //! * `executor`: executes requests on a thread; here a protocol is connected to its pipeline.
 //! * `worker_pool`: the workers as other threads see them. A message to a worker (`WorkerMsg`) belongs there.
+//! * `delivery`: messages to the connections of a worker. `expiry_events`: the thread that publishes expiries.
 //! * `long_requests`: the thread that executes long requests. `long_queue`: the connections that wait for it.
 
 mod connection;
 mod connection_table;
+mod delivery;
 mod executor;
+mod expiry_events;
 pub(crate) mod listener;
 mod long_queue;
 mod long_requests;

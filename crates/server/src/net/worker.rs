@@ -16,10 +16,15 @@
 //!     and connections that wait for space up to the first that gets some. So a client that sends one short request at
 //!     a time waits for at most two such time slices, however many clients send endless or large requests.
 //! SRV-WORKER-6  The worker does not execute a long request: it lends the connection to another thread (`long_requests`). Of a
-//!     lent connection the worker keeps its socket's events, and whether it was killed.
+//!     lent connection the worker keeps its socket's events, its messages, and whether it was killed.
+//!
+//! `messages` has the worker's part in publish and subscribe.
+
+mod messages;
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -30,6 +35,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::connection::Connection;
 use super::connection_table::{ConnectionTable, VisitLists};
+use super::delivery::{DeliveryQueue, append_kept};
 use super::executor::{Executor, ServerParts};
 use super::long_queue::LentConnection;
 use super::worker_pool::{WorkerMsg, WorkerPool};
@@ -38,7 +44,9 @@ use crate::buffers::pool::BufferPool;
 use crate::exec_context::{LONG_BYTES, STALL_BYTES};
 use crate::settings::size;
 use crate::state::clients::ClientInfo;
+use crate::state::messages::Publication;
 use crate::state::shared::ServerShared;
+use crate::state::subscriptions::ClientSubscriptions;
 use crate::state::threads::ServerThreads;
 use crate::stats::counters::Counter;
 
@@ -61,6 +69,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
 struct HeldReplies {
     ticket: Ticket,
     slots: Vec<usize>,
+    /// Messages that `ticket` holds (SRV-PUB-2).
+    messages: Vec<Publication>,
 }
 
 /// What the connections have done since the last commit.
@@ -83,6 +93,9 @@ pub(super) struct Worker<'a> {
     visits: VisitLists,
     batch: OpenBatch,
     held: VecDeque<HeldReplies>,
+    deliveries: DeliveryQueue,
+    /// Subscriptions of closed connections, which are removed bit by bit.
+    ended: Vec<(Arc<ClientInfo>, Box<ClientSubscriptions>)>,
     inputs: BufferPool,
     /// Sends buffers to the thread that frees them.
     freed: Sender<Vec<Vec<u8>>>,
@@ -110,6 +123,8 @@ impl<'a> Worker<'a> {
             visits: VisitLists::default(),
             batch: OpenBatch::default(),
             held: VecDeque::new(),
+            deliveries: DeliveryQueue::default(),
+            ended: Vec::new(),
             inputs: BufferPool::new(buffer_pool_bytes_max(shared)),
             freed,
             ticked_ms: 0,
@@ -121,7 +136,10 @@ impl<'a> Worker<'a> {
         let mut events = Events::with_capacity(1024);
         let mut found_room = false;
         while !self.pool.is_stopping() {
-            let goes_on = self.visits.has_ready() || found_room;
+            let goes_on = self.visits.has_ready()
+                || found_room
+                || self.deliveries.has_work()
+                || !self.ended.is_empty();
             let timeout = if goes_on {
                 Duration::ZERO
             } else if self.visits.awaiting_room.is_empty() {
@@ -136,6 +154,8 @@ impl<'a> Worker<'a> {
             self.note(&events);
             self.handle_messages();
             self.release_durable();
+            self.deliver();
+            self.remove_ended();
             self.executor.flush_if_due();
             found_room = self.visit_awaiting_room();
             // Connections listed during these visits wait for the next iteration.
@@ -225,6 +245,11 @@ impl<'a> Worker<'a> {
                 WorkerMsg::Kill(id) => {
                     killed.insert(id);
                 }
+                WorkerMsg::Deliver(deliveries) => {
+                    for delivery in deliveries {
+                        self.deliveries.push(delivery);
+                    }
+                }
                 WorkerMsg::ReturnLent(lent) => self.take_back(lent),
             }
         }
@@ -241,6 +266,7 @@ impl<'a> Worker<'a> {
         let registry = self.poll.registry();
         match registry.register(&mut conn.stream, Token(slot), interest) {
             Ok(()) => {
+                conn.client_info.slot.store(slot, Ordering::Relaxed);
                 self.table.put(slot, conn);
                 self.list(slot);
             }
@@ -292,6 +318,10 @@ impl<'a> Worker<'a> {
         };
         conn.readiness.add(away.readiness);
         let is_forsaken = conn.commit_failed;
+        if !is_forsaken {
+            let buffer_pool = &mut self.executor.thread.buffer_pool;
+            append_kept(&mut conn, buffer_pool, self.shared, away.messages);
+        }
         let kept = self.check_output_limit(&conn);
         conn.publish_info();
         self.table.put(slot, conn);
@@ -312,12 +342,11 @@ impl<'a> Worker<'a> {
             match self.executor.session.durable(ticket) {
                 Ok(false) => break,
                 Ok(true) => {
-                    let slots = self
-                        .held
-                        .pop_front()
-                        .map(|batch| batch.slots)
-                        .unwrap_or_default();
-                    for slot in slots {
+                    let Some(batch) = self.held.pop_front() else {
+                        break;
+                    };
+                    self.publish(batch.messages);
+                    for slot in batch.slots {
                         if let Some(conn) = self.table.get_mut(slot) {
                             conn.output.release(ticket);
                             self.finish(slot);
@@ -341,6 +370,10 @@ impl<'a> Worker<'a> {
         if conn.status.awaits_long {
             self.table.put(slot, conn); // It is lent once its tickets are durable.
             return;
+        }
+        if self.awaits_messages(&mut conn) {
+            self.table.put(slot, conn);
+            return self.list(slot);
         }
         let kept = self.serve(&mut conn);
         self.table.put(slot, conn);
@@ -445,6 +478,7 @@ impl<'a> Worker<'a> {
                 Ticket::DURABLE
             }
         };
+        let messages = self.publish_outbox(ticket);
         let touched = std::mem::take(&mut self.batch.touched);
         let mut slots = Vec::new();
         for &slot in &touched {
@@ -459,14 +493,19 @@ impl<'a> Worker<'a> {
         }
         self.batch.touched = touched;
         self.batch.touched.clear();
-        if !slots.is_empty() {
-            self.held.push_back(HeldReplies { ticket, slots });
+        if !slots.is_empty() || !messages.is_empty() {
+            self.held.push_back(HeldReplies {
+                ticket,
+                slots,
+                messages,
+            });
         }
     }
 
     /// Commits the batch. Once the medium has failed, commits only if a reply of the batch must wait for it.
     fn commit(&mut self) -> Result<Ticket, Error> {
         if self.shared.poisoned.get().is_some() && !self.has_marked_replies() {
+            self.executor.thread.outbox.abort_unacknowledged();
             return Ok(Ticket::DURABLE);
         }
         let earlier = self.held.back().map(|batch| batch.ticket);
@@ -489,6 +528,7 @@ impl<'a> Worker<'a> {
 
     fn close_unacknowledged(&mut self) {
         self.held.clear();
+        self.executor.thread.outbox.abort_unacknowledged();
         for slot in 0..self.table.len() {
             if let Some(conn) = self.table.get_mut(slot)
                 && conn.output.abort_unacknowledged()
@@ -528,7 +568,9 @@ impl<'a> Worker<'a> {
         conn.client_info
             .output_bytes
             .store(pending, Ordering::Relaxed);
-        if pending > self.shared.settings.output_bytes_max() {
+        let is_subscribed = conn.client_info.is_subscribed.load(Ordering::Relaxed);
+        let limit = self.shared.settings.output_limit(is_subscribed);
+        if pending > limit.bytes_max() {
             self.executor
                 .thread
                 .counters
@@ -600,6 +642,7 @@ impl<'a> Worker<'a> {
         if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
             tracing::debug!(%error, "cannot remove a connection from the poll");
         }
+        self.end_subscriptions(&mut conn);
         std::mem::take(&mut conn.output).into_pool(&mut self.executor.thread.buffer_pool);
         std::mem::take(&mut conn.input).release(&mut self.inputs);
         self.unregister_client(&conn.client_info);
@@ -631,21 +674,23 @@ impl<'a> Worker<'a> {
             .timeout_secs
             .load(Ordering::Relaxed)
             .saturating_mul(1000);
-        let soft_bytes = size(&settings.output_bytes_soft);
-        let soft_ms = settings
-            .output_soft_secs
-            .load(Ordering::Relaxed)
-            .saturating_mul(1000);
         for slot in 0..self.table.len() {
             let Some(conn) = self.table.get_mut(slot) else {
                 continue;
             };
             let idle = now.saturating_sub(conn.client_info.active_ms.load(Ordering::Relaxed));
+            let is_subscribed = conn.client_info.is_subscribed.load(Ordering::Relaxed);
+            let limit = settings.output_limit(is_subscribed);
+            let soft_bytes = size(&limit.soft_bytes);
+            let soft_secs = limit.soft_secs.load(Ordering::Relaxed);
+            let soft_ms = soft_secs.saturating_mul(1000);
             let above = soft_bytes > 0 && conn.output.pending() > soft_bytes;
             let since = above.then(|| conn.soft_since_ms.unwrap_or(now));
             conn.soft_since_ms = since;
             let slow = since.is_some_and(|since| now - since >= soft_ms);
-            if slow || (idle_ms > 0 && idle > idle_ms && !conn.output.holds()) {
+            // As in Redis, a client with subscriptions may be idle.
+            let may_idle = idle_ms == 0 || is_subscribed || conn.output.holds();
+            if slow || (idle > idle_ms && !may_idle) {
                 tracing::debug!(client = conn.client_info.id, slow, "closed: idle or slow");
                 self.executor
                     .thread
@@ -686,6 +731,9 @@ impl<'a> Worker<'a> {
             }
         }
         let deadline = Instant::now() + SHUTDOWN_GRACE;
+        while self.deliveries.has_work() && Instant::now() < deadline {
+            self.deliver();
+        }
         loop {
             let owing = self.table.iter().any(|conn| conn.output.can_send());
             let left = deadline.saturating_duration_since(Instant::now());

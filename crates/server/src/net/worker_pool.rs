@@ -3,12 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use farbank_store::{EvictionListener, Key};
 use mio::Waker;
 use mio::net::TcpStream;
 
 use super::long_queue::{LentConnection, LongRequests};
 use crate::lock::lock;
 use crate::state::clients::ClientInfo;
+use crate::state::expiries::Expiries;
+use crate::state::messages::{Delivery, Publication};
 use crate::state::threads::ServerThreads;
 
 /// Handles of all workers, the queue of long requests, and the stop signal. Outlives the server, because the store
@@ -17,6 +20,7 @@ pub(super) struct WorkerPool {
     pub(super) workers: Vec<WorkerHandle>,
     pub(super) accept_waker: Waker,
     pub(super) long: LongRequests,
+    pub(super) expiries: Expiries,
     stopping: AtomicBool,
 }
 
@@ -26,6 +30,7 @@ impl WorkerPool {
             workers,
             accept_waker,
             long: LongRequests::default(),
+            expiries: Expiries::default(),
             stopping: AtomicBool::new(false),
         }
     }
@@ -35,6 +40,30 @@ impl WorkerPool {
         for worker in &self.workers {
             wake(&worker.waker);
         }
+    }
+
+    /// Sends published messages to the workers that have receivers. Returns what worker `own` delivers.
+    pub(super) fn publish(
+        &self,
+        publications: Vec<Publication>,
+        own: Option<usize>,
+    ) -> Vec<Delivery> {
+        let mut by_worker: Vec<Vec<Delivery>> = Vec::new();
+        by_worker.resize_with(self.workers.len(), Vec::new);
+        for publication in publications {
+            for (worker, delivery) in publication.deliveries {
+                by_worker[worker].push(delivery);
+            }
+        }
+        let mut returned = Vec::new();
+        for (worker, deliveries) in by_worker.into_iter().enumerate() {
+            if own == Some(worker) {
+                returned = deliveries;
+            } else if !deliveries.is_empty() {
+                self.workers[worker].send(WorkerMsg::Deliver(deliveries));
+            }
+        }
+        returned
     }
 
     /// Wakes the workers that wait for tickets. The store calls it when tickets have become durable.
@@ -48,16 +77,31 @@ impl WorkerPool {
     }
 }
 
+impl EvictionListener for WorkerPool {
+    fn is_on(&self) -> bool {
+        self.expiries.collects_evicted()
+    }
+
+    fn evicted(&self, key: Key<'_>) {
+        self.expiries.note_evicted(key);
+    }
+}
+
 impl ServerThreads for WorkerPool {
     fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         wake(&self.accept_waker);
         self.long.wake();
+        self.expiries.wake();
         self.wake_workers();
     }
 
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    fn expiries(&self) -> &Expiries {
+        &self.expiries
     }
 
     fn close(&self, client_info: &ClientInfo) {
@@ -80,6 +124,8 @@ pub(super) enum WorkerMsg {
     Accept(TcpStream, Arc<ClientInfo>),
     /// Close the connection with this id.
     Kill(u64),
+    /// Deliver these published messages.
+    Deliver(Vec<Delivery>),
     /// Resume this connection: its long request was executed.
     ReturnLent(LentConnection),
 }

@@ -62,6 +62,14 @@ pub(crate) struct ClientInfo {
     /// Requests queued by MULTI; -1 outside a transaction.
     pub(crate) multi: AtomicI32,
     pub(crate) watching: AtomicUsize,
+    /// Its slot in its worker's table.
+    pub(crate) slot: AtomicUsize,
+    /// It has a subscription: its class is `pubsub`.
+    pub(crate) is_subscribed: AtomicBool,
+    /// Numbers of its subscriptions to channels, patterns and shard channels.
+    pub(crate) channels: AtomicUsize,
+    pub(crate) patterns: AtomicUsize,
+    pub(crate) shards: AtomicUsize,
     pub(crate) input_bytes: AtomicUsize,
     pub(crate) output_bytes: AtomicUsize,
     /// Bytes that parsing its requests takes besides the input.
@@ -150,6 +158,11 @@ impl ClientRegistry {
             resp: AtomicU8::new(2),
             multi: AtomicI32::new(-1),
             watching: AtomicUsize::new(0),
+            slot: AtomicUsize::new(usize::MAX),
+            is_subscribed: AtomicBool::new(false),
+            channels: AtomicUsize::new(0),
+            patterns: AtomicUsize::new(0),
+            shards: AtomicUsize::new(0),
             input_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
             argument_bytes: AtomicUsize::new(0),

@@ -1,13 +1,18 @@
 //! State that all threads of a server share. It knows neither protocols nor sockets that are polled.
 //!
 //! * `shared`: the store, the settings and the counters.
-//! * `clients`: the registry of connections. A registry of subscriptions would be beside it.
+//! * `clients`: the registry of connections.
 //! * `scripts`: loaded scripts, and the running one.
+//! * `subscriptions`: the registry of subscriptions. `messages`: published messages.
+//! * `expiries`: keys that expire soon, for keyspace notifications.
 //! * `threads`: what commands may ask of the threads.
 //!
 //! State that only one protocol uses is with its commands, for example in `commands::memcached::state`.
 
 pub(crate) mod clients;
+pub(crate) mod expiries;
+pub(crate) mod messages;
 pub(crate) mod scripts;
 pub(crate) mod shared;
+pub(crate) mod subscriptions;
 pub(crate) mod threads;

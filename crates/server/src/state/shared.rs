@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use farbank_pm::Poisoned;
-use farbank_store::Store;
+use farbank_store::{Key, Store};
 
 use super::clients::{ClientInfo, ClientRegistry};
+use super::messages::{Publication, SubscriptionKind};
 use super::scripts::ScriptRegistry;
+use super::subscriptions::Subscriptions;
 use super::threads::ServerThreads;
+use crate::keyspace_events::KeyspaceEvents;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::stats::counters::ServerCounters;
 
@@ -25,6 +28,7 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) threads: &'a dyn ServerThreads,
     pub(crate) clients: ClientRegistry,
     pub(crate) scripts: ScriptRegistry,
+    pub(crate) subscriptions: Subscriptions,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
     /// 40 hexadecimal digits that identify this run of the server.
@@ -63,8 +67,29 @@ impl ServerShared<'_> {
         let others = self.clients.memory_bytes().saturating_sub(own);
         let left = self.settings.clients_bytes_max().saturating_sub(others);
         self.settings
-            .output_bytes_max()
+            .output_limit(client_info.is_subscribed.load(Ordering::Relaxed))
+            .bytes_max()
             .min(left.max(REPLY_BYTES_MIN))
+    }
+
+    /// Returns the messages of a keyspace event that have receivers.
+    pub(crate) fn event(&self, event: &str, key: Key<'_>) -> Vec<Publication> {
+        let events = self.settings.keyspace_events();
+        let db = key.db;
+        let mut messages = Vec::new();
+        if events.has(KeyspaceEvents::KEYSPACE) {
+            let channel = [format!("__keyspace@{db}__:").as_bytes(), key.bytes].concat();
+            messages.push((channel, event.as_bytes()));
+        }
+        if events.has(KeyspaceEvents::KEYEVENT) {
+            let channel = format!("__keyevent@{db}__:{event}").into_bytes();
+            messages.push((channel, key.bytes));
+        }
+        let publish = |(channel, text): (Vec<u8>, &[u8])| {
+            let kind = SubscriptionKind::Channel;
+            self.subscriptions.publish(kind, &channel, text)
+        };
+        messages.into_iter().filter_map(publish).collect()
     }
 
     /// Unregisters a client, and lets its worker close the connection.

@@ -1,6 +1,7 @@
 //! What commands may ask of the threads that serve connections.
 
 use super::clients::ClientInfo;
+use super::expiries::Expiries;
 
 /// The threads of a running server.
 pub(crate) trait ServerThreads: Sync {
@@ -9,6 +10,9 @@ pub(crate) trait ServerThreads: Sync {
 
     /// Whether the server is stopping. A request that takes long ends with an error if it is.
     fn is_stopping(&self) -> bool;
+
+    /// Keys that expire soon, which the thread of expiries publishes.
+    fn expiries(&self) -> &Expiries;
 
     /// Sends the worker of a connection a message to close it.
     fn close(&self, client_info: &ClientInfo);

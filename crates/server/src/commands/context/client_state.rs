@@ -8,6 +8,8 @@ use super::transaction::{TransactionQueue, WatchedKeys};
 use crate::lock::lock;
 use crate::protocol::resp::RespVersion;
 use crate::state::clients::ClientInfo;
+use crate::state::messages::{SubscriptionKind, Target};
+use crate::state::subscriptions::ClientSubscriptions;
 
 /// Which replies a client gets (CLIENT REPLY).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,6 +34,7 @@ pub(crate) struct ClientState {
     /// Requests of the transaction that EXEC is executing.
     pub(in crate::commands) executing: Option<usize>,
     pub(in crate::commands) watched: Box<WatchedKeys>,
+    pub(in crate::commands) subscriptions: Option<Box<ClientSubscriptions>>,
     pub(in crate::commands) last_command: &'static str,
     shown_command: &'static str,
     /// The connection is closed once its replies are sent.
@@ -52,15 +55,50 @@ impl ClientState {
             queue: None,
             executing: None,
             watched: Box::default(),
+            subscriptions: None,
             last_command: "NULL",
             leaving: false,
             table,
         }
     }
 
-    /// Bytes of memory that queued requests and watched keys use.
+    /// Bytes of memory that queued requests, watched keys and subscriptions use.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.queue.as_ref().map_or(0, |queue| queue.bytes()) + self.watched.bytes()
+        let subscriptions = self.subscriptions.as_ref();
+        self.queue.as_ref().map_or(0, |queue| queue.bytes())
+            + self.watched.bytes()
+            + subscriptions.map_or(0, |own| own.bytes())
+    }
+
+    /// Whether the client has a subscription.
+    #[inline]
+    pub(crate) fn is_subscribed(&self) -> bool {
+        self.subscriptions
+            .as_ref()
+            .is_some_and(|own| own.total() > 0)
+    }
+
+    /// Whether the client has the subscription that `target` names.
+    pub(crate) fn receives(&self, target: &Target) -> bool {
+        let own = self.subscriptions.as_ref();
+        own.is_some_and(|own| own.contains(target.kind, &target.name))
+    }
+
+    /// Version of the client's protocol.
+    pub(crate) fn resp(&self) -> RespVersion {
+        self.resp
+    }
+
+    /// Removes the subscriptions of a client that is being closed.
+    pub(crate) fn take_subscriptions(&mut self) -> Option<Box<ClientSubscriptions>> {
+        self.subscriptions.take()
+    }
+
+    /// Publishes whether the client has subscriptions, after a change. The limit of its output depends on it.
+    pub(in crate::commands) fn note_subscribed(&self) {
+        let is_subscribed = self.is_subscribed();
+        let shown = &self.client_info.is_subscribed;
+        shown.store(is_subscribed, Ordering::Relaxed);
     }
 
     /// Publishes the state in the connection's [`ClientInfo`], for other threads.
@@ -78,6 +116,14 @@ impl ClientState {
         client_info
             .watching
             .store(self.watched.len(), Ordering::Relaxed);
+        for (shown, kind) in [
+            (&client_info.channels, SubscriptionKind::Channel),
+            (&client_info.patterns, SubscriptionKind::Pattern),
+            (&client_info.shards, SubscriptionKind::Shard),
+        ] {
+            let own = self.subscriptions.as_ref();
+            shown.store(own.map_or(0, |own| own.len(kind)), Ordering::Relaxed);
+        }
         let queue_bytes = self.queue.as_ref().map_or(0, |queue| queue.bytes());
         client_info
             .queue_bytes

@@ -94,7 +94,7 @@ pub(in crate::commands) mod flag {
         };
     }
     flags! {
-        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_MONITOR 26 SKIP_SLOWLOG 7 FAST 8
+        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 PUBSUB 12 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_MONITOR 26 SKIP_SLOWLOG 7 FAST 8
         NO_AUTH 9 NO_MANDATORY_KEYS 24 NO_MULTI 10 ALLOW_BUSY 11 MOVABLEKEYS 25
     }
     // Clients do not see the flags below.
@@ -110,6 +110,10 @@ pub(in crate::commands) mod flag {
     pub(in crate::commands) const MAY_WALK: u32 = 1 << 20;
     /// Runs a script, which may access keys that are not among its arguments.
     pub(in crate::commands) const SCRIPT: u32 = 1 << 21;
+    /// Publishes a message.
+    pub(in crate::commands) const PUBLISHES: u32 = 1 << 22;
+    /// The arguments in the place of keys are shard channels, which the store does not have.
+    pub(in crate::commands) const NO_KEYS: u32 = 1 << 23;
 }
 
 /// A row of the table.
@@ -157,6 +161,11 @@ impl Command {
         }
     }
 
+    /// Whether its requests access keys of the store that are among their arguments.
+    pub(in crate::commands) fn has_keys(&self) -> bool {
+        (self.keys.first > 0 || self.is(flag::MOVABLEKEYS)) && !self.is(flag::NO_KEYS)
+    }
+
     /// Positions of the keys among `args`.
     pub(in crate::commands) fn key_positions(
         &self,
@@ -166,16 +175,20 @@ impl Command {
             true => counted_keys(args),
             false => 0..0,
         };
-        counted.chain(self.keys.positions(args.len()))
+        let fixed = match self.is(flag::NO_KEYS) {
+            true => None,
+            false => Some(self.keys.positions(args.len())),
+        };
+        counted.chain(fixed.into_iter().flatten())
     }
 
     /// Position of the first key among `args`; 0 if there is none.
     #[inline]
     pub(in crate::commands) fn first_key(&self, args: Args<'_>) -> usize {
-        match self.is(flag::MOVABLEKEYS) {
-            true => counted_keys(args).next().unwrap_or(0),
-            false => usize::try_from(self.keys.first).unwrap_or(0),
+        if self.flags & (flag::MOVABLEKEYS | flag::NO_KEYS) == 0 {
+            return usize::try_from(self.keys.first).unwrap_or(0);
         }
+        self.key_positions(args).next().unwrap_or(0)
     }
 
     /// Whether it accesses exactly one key.

@@ -42,18 +42,27 @@ impl CommandContext<'_> {
         (self.store.ops(), self.out, &mut self.thread.buffer_pool)
     }
 
-    /// [`Ops::update`] for a command whose reply does not contain the value. Counts the value's bytes in `request.hidden_bytes`.
+    /// [`Ops::update`] for a command whose reply does not contain the value. Counts the value's bytes in `request.hidden_bytes`,
+    /// and records whether the key was absent.
     pub(in crate::commands) fn update(
         &mut self,
         key: Key<'_>,
         decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
-        let mut bytes = 0;
+        let (mut bytes, mut was_absent, mut new_expiry) = (0, false, 0);
+        self.notify_if_expired(key);
         let updated = self.ops().update(key, &mut |item| {
             bytes = item.map_or(0, |item| item.bytes.len());
-            decide(item)
+            was_absent = item.is_none();
+            let decision = decide(item);
+            if let UpdateDecision::Put { expires_ms, .. } = decision {
+                new_expiry = expires_ms;
+            }
+            decision
         });
+        self.note_expiry(key, new_expiry);
         self.request.hidden_bytes += bytes;
+        self.request.was_absent = was_absent;
         updated
     }
 
@@ -144,11 +153,22 @@ impl CommandContext<'_> {
 
     /// Counts a look-up of a key as a hit or a miss.
     #[inline]
-    pub(in crate::commands) fn count_lookup(&mut self, found: bool) {
+    pub(in crate::commands) fn count_lookup(&mut self, key: Key<'_>, found: bool) {
         self.count(match found {
             true => Counter::Hits,
             false => Counter::Misses,
         });
+        if !found {
+            self.notify_miss(key);
+        }
+    }
+
+    /// Records that the bytes from `start` on are no reply: CLIENT REPLY does not withhold them if they precede the
+    /// request's reply.
+    pub(in crate::commands) fn note_push(&mut self, start: usize) {
+        if self.request.push_end == start {
+            self.request.push_end = self.out.len();
+        }
     }
 
     /// Replies with an error, in place of what the request has appended from `from` on.

@@ -149,6 +149,14 @@ pub fn set(out: &mut impl ReplySink, resp: RespVersion, len: usize) {
     }
 }
 
+/// Appends the header of a push of `len` replies: a message that is no reply to a request. In RESP2 it is an array.
+pub fn push(out: &mut impl ReplySink, resp: RespVersion, len: usize) {
+    match resp {
+        RespVersion::V2 => header(out, b'*', signed(len)),
+        RespVersion::V3 => header(out, b'>', signed(len)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

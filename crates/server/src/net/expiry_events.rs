@@ -1,0 +1,142 @@
+//! The thread of expiries: publishes `expired` for each key when its time has come, and `evicted` for the keys that a
+//! cache evicts, while these events have subscribers.
+//!
+//! Commands list the keys to which they give an expiry (`state::expiries`). A scan, which begins again every [`ROUND`],
+//! finds the keys that have got theirs earlier. It must reach a key before the key expires: at [`STEP_KEYS`] per
+//! [`STEP`], it visits 30 million keys in [`AHEAD_MS`].
+
+use std::time::{Duration, Instant};
+
+use farbank_store::{DATABASES, Error, Key, ReadView, Session};
+
+use super::executor::ServerParts;
+use crate::keyspace_events::KeyspaceEvents;
+use crate::state::expiries::{AHEAD_MS, holds_expired};
+use crate::state::threads::ServerThreads;
+
+/// Time from the begin of a scan to the begin of the next one.
+const ROUND: Duration = Duration::from_secs(10);
+/// Keys that one step of the scan visits.
+const STEP_KEYS: usize = 512;
+/// Pause between two steps.
+const STEP: Duration = Duration::from_millis(1);
+/// How often the thread checks whether the event has subscribers.
+const IDLE: Duration = Duration::from_secs(1);
+/// Time between the end of a commit and the sending of its events.
+const SETTLE: Duration = Duration::from_millis(2);
+/// Keys after which their events are sent.
+const BATCH: usize = 256;
+
+/// Position of the scan.
+#[derive(Default)]
+struct Scan {
+    db: u8,
+    cursor: u64,
+    /// When the current or last round began.
+    began: Option<Instant>,
+    is_running: bool,
+}
+
+impl Scan {
+    /// Begins a round if it is time. Returns whether one is running.
+    fn runs(&mut self) -> bool {
+        if !self.is_running && self.began.is_none_or(|began| began.elapsed() >= ROUND) {
+            (self.is_running, self.began) = (true, Some(Instant::now()));
+            (self.db, self.cursor) = (0, 0);
+        }
+        self.is_running
+    }
+
+    /// Visits the next keys, and lists those that expire soon.
+    fn step(&mut self, parts: &ServerParts<'_>, session: &mut dyn Session) -> Result<(), Error> {
+        let (db, now_ms) = (self.db, session.now_ms());
+        let mut soon = Vec::new();
+        self.cursor = session.scan(db, self.cursor, STEP_KEYS, &mut |key, meta| {
+            if meta.expires_ms != 0 && meta.expires_ms <= now_ms.saturating_add(AHEAD_MS) {
+                soon.push((key.to_vec(), meta.expires_ms));
+            }
+        })?;
+        for (bytes, expires_ms) in soon {
+            let key = Key { db, bytes: &bytes };
+            parts.pool.expiries.note(key, expires_ms, now_ms);
+        }
+        if self.cursor == 0 {
+            self.db += 1;
+            self.is_running = usize::from(self.db) < DATABASES;
+        }
+        Ok(())
+    }
+}
+
+/// Publishes expiries until the server stops.
+pub(super) fn run(parts: &ServerParts<'_>) {
+    let (shared, pool) = (&parts.shared, parts.pool);
+    let (mut session, mut scan) = (None, Scan::default());
+    while !pool.is_stopping() {
+        let events = shared.settings.keyspace_events();
+        let has_subscribers = !shared.subscriptions.is_empty();
+        let tells_evicted = events.tells(KeyspaceEvents::EVICTED) && has_subscribers;
+        pool.expiries.collect_evicted(tells_evicted);
+        publish_evicted(parts);
+        if !events.tells(KeyspaceEvents::EXPIRED) || !has_subscribers {
+            if session.take().is_some() {
+                pool.expiries.clear();
+                scan = Scan::default();
+            }
+            pool.expiries.wait(0, IDLE, || pool.is_stopping());
+            continue;
+        }
+        let session = session.get_or_insert_with(|| shared.store.session());
+        let mut pause = IDLE;
+        if scan.runs() {
+            pause = STEP;
+            if let Err(error) = scan.step(parts, session.as_mut()) {
+                tracing::debug!(%error, "cannot scan for keys that expire");
+                scan.is_running = false;
+            }
+        }
+        publish_due(parts, session.as_mut());
+        session.rest();
+        let now_ms = session.now_ms();
+        pool.expiries.wait(now_ms, pause, || pool.is_stopping());
+    }
+}
+
+/// Publishes the events of keys that the store has evicted.
+fn publish_evicted(parts: &ServerParts<'_>) {
+    let mut messages = Vec::new();
+    for (db, bytes) in parts.pool.expiries.take_evicted() {
+        let key = Key { db, bytes: &bytes };
+        messages.extend(parts.shared.event("evicted", key));
+    }
+    if !messages.is_empty() {
+        parts.pool.publish(messages, None);
+    }
+}
+
+/// Publishes the events of keys that have expired.
+fn publish_due(parts: &ServerParts<'_>, session: &mut dyn Session) {
+    let (shared, pool) = (&parts.shared, parts.pool);
+    let mut messages = Vec::new();
+    while !pool.is_stopping() && !shared.subscriptions.is_full() {
+        let now_ms = session.now_ms();
+        let Some((db, bytes)) = pool.expiries.first_due(now_ms) else {
+            break;
+        };
+        let key = Key { db, bytes: &bytes };
+        if !holds_expired(session, key, ReadView::Durable) {
+            pool.expiries.postpone(key, now_ms);
+        } else if pool.expiries.claim(key, now_ms) {
+            // A command that replaces the value meanwhile may have claimed the entry first.
+            messages.extend(shared.event("expired", key));
+        }
+        if messages.len() >= BATCH {
+            pool.publish(std::mem::take(&mut messages), None);
+        }
+    }
+    if !messages.is_empty() {
+        // The worker that has stored a value publishes the events of its write at this moment: they come first.
+        std::thread::sleep(SETTLE);
+        pool.publish(messages, None);
+    }
+}
