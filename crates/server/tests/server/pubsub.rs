@@ -193,6 +193,31 @@ fn a_message_in_a_transaction_is_sent_only_if_the_transaction_takes_effect() {
     client.expect(&message("a", "sent"));
 }
 
+/// The script exceeds the time of a worker, so it runs again on the thread of long requests.
+#[test]
+fn a_script_that_runs_twice_publishes_once() {
+    let server = Running::new();
+    let (mut client, mut events, mut publisher) =
+        (server.connect(), server.connect(), server.connect());
+    subscribe(&mut client, "a");
+    subscribe(&mut events, "__keyevent@0__:set");
+    publisher.ask("CONFIG SET notify-keyspace-events E$", "+OK\r\n");
+    let script = "redis.call('publish','a','m') redis.call('set','k','v') \
+                  local n = 0 while n < 1000000 do n = n + 1 end return n";
+    publisher.send_raw(
+        format!(
+            "*3\r\n$4\r\nEVAL\r\n${}\r\n{script}\r\n$1\r\n0\r\n",
+            script.len()
+        )
+        .as_bytes(),
+    );
+    publisher.expect(":1000000\r\n");
+    publisher.ask("PUBLISH a last;SET last v", ":1\r\n+OK\r\n");
+    client.expect(&format!("{}{}", message("a", "m"), message("a", "last")));
+    let set = |key| message("__keyevent@0__:set", key);
+    events.expect(&format!("{}{}", set("k"), set("last")));
+}
+
 #[test]
 fn subscribing_in_a_transaction_replies_inside_exec() {
     let server = Running::new();
