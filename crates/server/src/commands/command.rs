@@ -8,6 +8,7 @@ use super::lookup::lookup;
 use super::text;
 use crate::buffers::reply::ReplyBuffer;
 use crate::glob::{LetterCase, matches};
+use crate::protocol::resp::number::parse_u64;
 use crate::protocol::resp::{Args, RespVersion, reply};
 
 /// `COMMAND`
@@ -358,6 +359,8 @@ pub(super) fn getkeysandflags(
     let accesses = match command.name {
         "set" => vec![set_access(args.rest(2))],
         "bitfield" => vec![bitfield_access(args.rest(2))],
+        // As in Redis, the specification finds no keys then.
+        _ if command.is(flag::MOVABLEKEYS) && parse_u64(args.at(4)).is_none() => vec![""],
         _ => accesses(command),
     };
     reply::array(ctx.out, positions.len());

@@ -153,9 +153,9 @@ fn append_table(
 ) -> mlua::Result<()> {
     let named = |name: &str| table.raw_get::<Value>(name);
     if let Value::String(text) = named("err")? {
-        reply::error(out, &text.as_bytes());
+        reply::error(out, until_nul(&text.as_bytes()));
     } else if let Value::String(text) = named("ok")? {
-        simple(out, &text.as_bytes());
+        simple(out, until_nul(&text.as_bytes()));
     } else if let Some(number) = number_of(&named("double")?) {
         double(out, versions.client, number);
     } else if let Value::Table(map) = named("map")? {
@@ -213,6 +213,12 @@ fn number_of(value: &Value) -> Option<f64> {
         Value::Number(number) => Some(*number),
         _ => None,
     }
+}
+
+/// The bytes before the first NUL, where Redis ends texts of errors and statuses.
+pub(super) fn until_nul(text: &[u8]) -> &[u8] {
+    let end = memchr::memchr(0, text).unwrap_or(text.len());
+    &text[..end]
 }
 
 /// Appends a status.

@@ -38,6 +38,8 @@ pub(crate) struct ScriptEngine {
     builtins: Table,
     /// Names of `KEYS` and `ARGV` there.
     argument_names: [mlua::String; 2],
+    /// `loadstring` for scripts.
+    loadstring: Function,
     /// Runs a function with the error handler.
     run: Function,
     by_body: HashMap<Box<[u8]>, Rc<CompiledScript>>,
@@ -77,7 +79,7 @@ impl ScriptEngine {
             .load(include_str!("prelude.lua"))
             .set_name(PRELUDE_NAME)
             .set_mode(ChunkMode::Text);
-        let (builtins, run) = prelude.call::<(Table, Function)>(host)?;
+        let (builtins, run, loadstring) = prelude.call::<(Table, Function, Function)>(host)?;
         let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK);
         lua.set_global_hook(triggers, |_, _| match checked() {
             true => Err(aborted()),
@@ -87,6 +89,7 @@ impl ScriptEngine {
             argument_names: [lua.create_string("KEYS")?, lua.create_string("ARGV")?],
             lua,
             builtins,
+            loadstring,
             run,
             by_body: HashMap::new(),
             by_name: HashMap::new(),
@@ -121,15 +124,10 @@ impl ScriptEngine {
             self.forget_compiled();
         }
         self.limit_memory();
-        let chunk = self.lua.load(source).set_name(SCRIPT_NAME);
-        let compiled = chunk.set_mode(ChunkMode::Text).into_function();
+        let compiled = self.load(source);
         self.lift_limit();
-        let function = compiled.map_err(|error| {
-            let message = match error {
-                mlua::Error::SyntaxError { message, .. } => message,
-                other => other.to_string(),
-            };
-            format!("ERR Error compiling script (new function): {message}").into_bytes()
+        let function = compiled.map_err(|message| {
+            [b"ERR Error compiling script (new function): ", &message[..]].concat()
         })?;
         let script = Rc::new(CompiledScript {
             name: sha1_hex(body),
@@ -140,6 +138,22 @@ impl ScriptEngine {
         self.by_body.insert(body.into(), Rc::clone(&script));
         self.by_name.insert(script.name.clone(), Rc::clone(&script));
         Ok(script)
+    }
+
+    /// Compiles Lua source.
+    ///
+    /// # Errors
+    /// The message of Lua's compiler.
+    fn load(&self, source: &[u8]) -> Result<Function, Vec<u8>> {
+        let compiled = self.lua.create_string(source).and_then(|source| {
+            self.loadstring
+                .call::<(Option<Function>, Option<mlua::String>)>((source, SCRIPT_NAME))
+        });
+        match compiled {
+            Ok((Some(function), _)) => Ok(function),
+            Ok((None, message)) => Err(message.map_or(Vec::new(), |m| m.as_bytes().to_vec())),
+            Err(error) => Err(error.to_string().into_bytes()),
+        }
     }
 
     /// Removes all compiled scripts.

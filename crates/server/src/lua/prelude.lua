@@ -344,4 +344,4 @@ local function run(script)
   return xpcall(script, handler)
 end
 
-return builtins, run
+return builtins, run, builtins.loadstring

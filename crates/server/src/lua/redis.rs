@@ -3,7 +3,7 @@
 use mlua::{Lua, Table, Value};
 use sha1::{Digest, Sha1};
 
-use super::convert::read_arguments;
+use super::convert::{read_arguments, until_nul};
 use super::host::{LogLevel, with_host};
 use super::library::{Arguments, LibraryError, LibraryResult, nothing, one, register};
 use crate::protocol::resp::RespVersion;
@@ -73,7 +73,8 @@ fn error_reply(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
         return field(lua, "err", b"ERR wrong number or type of arguments");
     };
     let text = text.as_bytes();
-    let text = text.strip_prefix(b"-").unwrap_or(&text);
+    let text = until_nul(&text);
+    let text = text.strip_prefix(b"-").unwrap_or(text);
     let text = match text.contains(&b' ') {
         true => text.to_vec(),
         false => [b"ERR ", text].concat(),

@@ -212,7 +212,13 @@ impl Command {
 /// Positions of keys whose number is the second argument, before them.
 fn counted_keys(args: Args<'_>) -> Range<usize> {
     const FIRST: usize = 3;
-    let count = parse_u64(args.at(FIRST - 1)).and_then(|count| usize::try_from(count).ok());
+    // As in Redis, digits before other characters count here, although the command itself refuses them.
+    let count = args.at(FIRST - 1);
+    let digits = count
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    let count = parse_u64(&count[..digits]).and_then(|count| usize::try_from(count).ok());
     let end = count.and_then(|count| count.checked_add(FIRST));
     FIRST..end.filter(|&end| end <= args.len()).unwrap_or(FIRST)
 }

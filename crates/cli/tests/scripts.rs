@@ -1,0 +1,159 @@
+//! Scripts on a real pool: isolated and atomic for keys that they do not declare, with several workers and across kills.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Accounts, and the balance of each at the start.
+const ACCOUNTS: usize = 6;
+const BALANCE: usize = 1000;
+
+/// Moves money between two accounts, whose names it constructs, and counts the transfers of a client.
+const TRANSFER: &str = "local from, to = 'account' .. ARGV[1], 'account' .. ARGV[2] \
+     redis.call('decrby', from, ARGV[3]) redis.call('incrby', to, ARGV[3]) \
+     return redis.call('incr', 'count' .. ARGV[4])";
+
+/// Returns the sum of all accounts.
+const SUM: &str = "local sum = 0 for at = 0, ARGV[1] - 1 do sum = sum + redis.call('get', 'account' .. at) end \
+     return sum";
+
+struct Server {
+    child: Child,
+    addr: String,
+}
+
+impl Server {
+    fn start(pool: &Path) -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_farbank"))
+            .args(["serve", "--port", "0", "--memcached-port", "off"])
+            .args(["--workers", "3", "--size", "32mb", "--pool"])
+            .arg(pool)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let banner = lines.next().unwrap().unwrap();
+        let addr = banner.split("redis://").nth(1).unwrap().to_owned();
+        for _ in 0..3 {
+            lines.next().unwrap().unwrap();
+        }
+        Server { child, addr }
+    }
+
+    fn connect(&self) -> Client {
+        let stream = TcpStream::connect(&self.addr).unwrap();
+        Client {
+            lines: BufReader::new(stream.try_clone().unwrap()),
+            stream,
+        }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+struct Client {
+    stream: TcpStream,
+    lines: BufReader<TcpStream>,
+}
+
+impl Client {
+    /// Sends a request and returns the first line of its reply. `None`: the server has ended.
+    fn ask(&mut self, words: &[&str]) -> Option<String> {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.stream.write_all(request.as_bytes()).ok()?;
+        let mut line = String::new();
+        match self.lines.read_line(&mut line) {
+            Ok(bytes) if bytes > 0 => Some(line.trim_end().to_owned()),
+            _ => None,
+        }
+    }
+
+    fn assert_sum(&mut self) {
+        let sum = self.ask(&["EVAL", SUM, "0", &ACCOUNTS.to_string()]);
+        assert_eq!(sum, Some(format!(":{}", ACCOUNTS * BALANCE)));
+    }
+}
+
+/// Transfers money until `is_over` or until the server ends. Returns the number of acknowledged transfers.
+fn transfer(mut client: Client, number: usize, is_over: &AtomicBool) -> u64 {
+    let (mut count, mut state) = (0, number as u64);
+    while !is_over.load(Ordering::Relaxed) {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let random = (state >> 33) as usize;
+        let from = random % ACCOUNTS;
+        let to = (from + 1 + random / ACCOUNTS % (ACCOUNTS - 1)) % ACCOUNTS;
+        let words = [from, to, random % 20, number].map(|word| word.to_string());
+        let [from, to, amount, number] = words.each_ref().map(String::as_str);
+        let Some(reply) = client.ask(&["EVAL", TRANSFER, "0", from, to, amount, number]) else {
+            break;
+        };
+        count = reply.trim_start_matches(':').parse().expect(&reply);
+    }
+    count
+}
+
+#[test]
+fn transfers_between_undeclared_keys_are_isolated_and_survive_kills() {
+    /// Clients that transfer money, and kills.
+    const CLIENTS: usize = 4;
+    const KILLS: usize = 5;
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    let server = Server::start(&pool);
+    let mut client = server.connect();
+    for at in 0..ACCOUNTS {
+        let name = format!("account{at}");
+        client.ask(&["SET", &name, &BALANCE.to_string()]).unwrap();
+    }
+    server.kill();
+    for _ in 0..KILLS {
+        let server = Server::start(&pool);
+        let is_over = AtomicBool::new(false);
+        let acknowledged = std::thread::scope(|scope| {
+            let transfers: Vec<_> = (0..CLIENTS)
+                .map(|number| {
+                    let (client, is_over) = (server.connect(), &is_over);
+                    scope.spawn(move || transfer(client, number, is_over))
+                })
+                .collect();
+            let mut reader = server.connect();
+            for _ in 0..100 {
+                reader.assert_sum();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            server.kill();
+            is_over.store(true, Ordering::Relaxed);
+            transfers
+                .into_iter()
+                .map(|t| t.join().unwrap())
+                .collect::<Vec<_>>()
+        });
+        let server = Server::start(&pool);
+        let mut client = server.connect();
+        client.assert_sum();
+        for (number, acknowledged) in acknowledged.into_iter().enumerate() {
+            let script = "return tonumber(redis.call('get', 'count' .. ARGV[1]) or 0)";
+            let reply = client
+                .ask(&["EVAL", script, "0", &number.to_string()])
+                .unwrap();
+            let count: u64 = reply[1..].parse().unwrap();
+            assert!(
+                count >= acknowledged,
+                "client {number}: {count} of {acknowledged}"
+            );
+        }
+        server.kill();
+    }
+}
