@@ -334,10 +334,13 @@ fn inner(
         let text = "ERR Invalid number of arguments specified for command";
         return Err(CommandError::Fixed(text));
     }
-    Ok((
-        command,
-        command.key_positions(request).map(|at| at + 2).collect(),
-    ))
+    let positions: Vec<usize> = command.key_positions(request).map(|at| at + 2).collect();
+    // As in Redis, each specification must find a key. All but the last are of one key.
+    if !command.is(flag::MOVABLEKEYS) && positions.len() < accesses(command).len() {
+        let text = "ERR Invalid arguments specified for command";
+        return Err(CommandError::Fixed(text));
+    }
+    Ok((command, positions))
 }
 
 /// `COMMAND GETKEYS command [argument ...]`

@@ -146,6 +146,7 @@ const COMMAND: &[(&str, &str)] = &[
     ("COMMAND INFO getex", "*1/*10/$5/getex/:-2/*2/+write/+fast/:1/:1/:1/*3/+@write/+@string/+@fast/*0/*1/*8/$5/notes/$40/RW and UPDATE because it changes the TTL/$5/flags/*3/+RW/+access/+update/$12/begin_search/*4/$4/type/$5/index/$4/spec/*2/$5/index/:1/$9/find_keys/*4/$4/type/$5/range/$4/spec/*6/$7/lastkey/:0/$7/keystep/:1/$5/limit/:0/*0/"),
     ("COMMAND GETKEYS client nope", "-ERR Invalid command specified/"),
     ("COMMAND GETKEYS set a", "-ERR Invalid number of arguments specified for command/"),
+    ("COMMAND GETKEYS pfmerge a", "-ERR Invalid arguments specified for command/"),
     ("COMMAND GETKEYS ping a b", "-ERR The command has no key arguments/"),
     ("HELLO 3;COMMAND INFO getdel nope", "%7/$6/server/$5/redis/$7/version/$6/7.0.15/$5/proto/:3/$2/id/:1/$4/mode/$10/standalone/$4/role/$6/master/$7/modules/*0/*2/*10/$6/getdel/:2/~2/+write/+fast/:1/:1/:1/~3/+@write/+@string/+@fast/~0/~1/%3/$5/flags/~3/+RW/+access/+delete/$12/begin_search/%2/$4/type/$5/index/$4/spec/%1/$5/index/:1/$9/find_keys/%2/$4/type/$5/range/$4/spec/%3/$7/lastkey/:0/$7/keystep/:1/$5/limit/:0/~0/_/"),
 ];
