@@ -8,6 +8,7 @@ use crate::transcript::{Cut, Transcript};
 /// A low limit, so that inputs reach it.
 const LIMITS: RequestLimits = RequestLimits {
     bulk_bytes_max: 1000,
+    is_authenticated: true,
 };
 
 /// Reads requests from `bytes`, which arrive in the reads of `cut`, and adds them to `heard`.

@@ -309,6 +309,11 @@ fn invalid_options_are_refused_and_leave_no_file() {
     let pool = folder.path().join("pool");
     for (options, code, text) in [
         (["--bind", "0.0.0.0"], 2, "--unsafe-no-auth"),
+        (
+            ["--requirepass=secret", "--memcached-port=0"],
+            2,
+            "the memcached port",
+        ),
         (["--segment-bytes", "5000"], 2, "power of two"),
         (["--max-size", "1mb"], 2, "--max-size is less than --size"),
         (["--segment-bytes", "16mb"], 2, "--size must be at least"),

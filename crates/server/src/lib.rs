@@ -57,5 +57,5 @@ pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
 pub use protocol::{memcached, resp};
 pub use settings::{
-    ClientsMemory, Endpoint, ProtectedActions, ServerOptions, UnixSocket, WireProtocol,
+    ClientsMemory, Endpoint, Password, ProtectedActions, ServerOptions, UnixSocket, WireProtocol,
 };

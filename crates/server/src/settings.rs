@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use subtle::ConstantTimeEq;
+
 use crate::keyspace_events::KeyspaceEvents;
 use crate::protocol::resp::RequestLimits;
 
@@ -177,6 +179,34 @@ fn machine_bytes() -> u64 {
     machine.min(group.unwrap_or(u64::MAX))
 }
 
+/// A password. Its `Debug` output hides it.
+#[derive(Clone)]
+pub struct Password(Box<[u8]>);
+
+impl Password {
+    /// Creates a password; `None` if it is empty, which Redis takes for no password.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Password> {
+        (!bytes.is_empty()).then(|| Password(bytes.into()))
+    }
+
+    /// Whether `given` is the password. The time of the comparison tells no more than the password's length.
+    pub(crate) fn is(&self, given: &[u8]) -> bool {
+        self.0.ct_eq(given).into()
+    }
+
+    /// The password, for CONFIG GET.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(...)")
+    }
+}
+
 /// Options of a server at its start.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -198,6 +228,8 @@ pub struct ServerOptions {
     pub cas_enabled: bool,
     /// Which clients may change limits and stop the server.
     pub protected_actions: ProtectedActions,
+    /// The password that Redis clients must give (`requirepass`). It does not protect memcached's protocol.
+    pub password: Option<Password>,
     /// A Unix socket to listen on, besides the addresses.
     pub unix_socket: Option<UnixSocket>,
     /// Memory that all connections may use together.
@@ -221,6 +253,7 @@ impl Default for ServerOptions {
             flush_allowed: true,
             cas_enabled: true,
             protected_actions: ProtectedActions::default(),
+            password: None,
             unix_socket: None,
             clients_memory: ClientsMemory::default(),
             keyspace_events: KeyspaceEvents::default(),
@@ -320,9 +353,10 @@ impl LiveSettings {
         self.keyspace_events.load(Ordering::Relaxed) != 0
     }
 
-    pub(crate) fn limits(&self) -> RequestLimits {
+    pub(crate) fn limits(&self, is_authenticated: bool) -> RequestLimits {
         RequestLimits {
             bulk_bytes_max: size(&self.bulk_bytes_max),
+            is_authenticated,
         }
     }
 

@@ -23,8 +23,8 @@ use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
-    BindError, ClientsMemory, Endpoint, KeyspaceEvents, ProtectedActions, Server, ServerHandle,
-    ServerOptions, UnixSocket, WireProtocol,
+    BindError, ClientsMemory, Endpoint, KeyspaceEvents, Password, ProtectedActions, Server,
+    ServerHandle, ServerOptions, UnixSocket, WireProtocol,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
@@ -57,6 +57,8 @@ Examples:
 
 /// Maximum number of worker threads.
 const WORKERS_MAX: u64 = 256;
+/// memcached's port.
+const MEMCACHED_PORT: u16 = 11211;
 /// Maximum idle timeout in seconds, as in Redis.
 const IDLE_SECS_MAX: u64 = i32::MAX as u64;
 
@@ -122,7 +124,7 @@ pub(crate) struct ServeArgs {
     /// engine kv.
     #[arg(long, value_name = "SIZE", default_value = "16mb", value_parser = size::parse)]
     read_cache: u64,
-    /// Addresses to listen on. Any address other than loopback needs --unsafe-no-auth.
+    /// Addresses to listen on. Any address other than loopback needs --requirepass or --unsafe-no-auth.
     #[arg(
         long,
         value_name = "IP",
@@ -133,9 +135,9 @@ pub(crate) struct ServeArgs {
     /// Port for Redis clients; 0 selects a free port, off disables it.
     #[arg(long, value_name = "N|off", default_value = "6379")]
     port: OptionalPort,
-    /// Port for memcached clients; 0 selects a free port, off disables it.
-    #[arg(long, value_name = "N|off", default_value = "11211")]
-    memcached_port: OptionalPort,
+    /// Port for memcached clients; 0 selects a free port, off disables it. Default: 11211, or off with --requirepass.
+    #[arg(long, value_name = "N|off")]
+    memcached_port: Option<OptionalPort>,
     /// Also listen on this Unix socket for Redis clients. A socket that a killed server left is replaced.
     #[arg(long, value_name = "PATH")]
     unixsocket: Option<PathBuf>,
@@ -169,8 +171,17 @@ pub(crate) struct ServeArgs {
     /// Seconds after which an idle client is disconnected; 0 means never.
     #[arg(long, value_name = "SECS", default_value_t = 0, value_parser = value_parser!(u64).range(..=IDLE_SECS_MAX))]
     idle_timeout: u64,
-    /// Listen on addresses other than loopback without authentication: every client that can connect can read and
-    /// change all data.
+    /// Password that Redis clients must give with AUTH or HELLO. Set it in the file of --config: other users of the
+    /// machine can see command lines. It does not encrypt connections.
+    #[arg(
+        long,
+        value_name = "PASSWORD",
+        default_value = "",
+        hide_default_value = true
+    )]
+    requirepass: String,
+    /// Listen without authentication on addresses other than loopback, or for memcached clients beside --requirepass:
+    /// every client that can connect can read and change all data.
     #[arg(long)]
     unsafe_no_auth: bool,
     /// Clients that may change limits (CONFIG SET) and stop the server (SHUTDOWN). local: clients from 127.0.0.1, ::1
@@ -223,14 +234,21 @@ impl ServeArgs {
     fn check(&mut self) -> Result<(), Failure> {
         if let Some(open) = self.bind.iter().find(|ip| !ip.is_loopback())
             && !self.unsafe_no_auth
+            && self.requirepass.is_empty()
         {
             return Err(Failure::Usage(format!(
-                "other machines can reach {open}, and this server has no passwords: every client that \
-                 connects could read and change all data. Pass --unsafe-no-auth to listen there anyway"
+                "other machines can reach {open}, and there is no password: every client that connects could \
+                 read and change all data. Set a password with --requirepass, or pass --unsafe-no-auth to listen \
+                 there anyway"
             )));
         }
+        if !self.requirepass.is_empty() && self.memcached_port().is_some() && !self.unsafe_no_auth {
+            let text = "--requirepass does not protect the memcached port: its clients give no password. Pass \
+                        --memcached-port off, or --unsafe-no-auth to serve them anyway";
+            return Err(Failure::Usage(text.into()));
+        }
         if self.port == OptionalPort(None)
-            && self.memcached_port == OptionalPort(None)
+            && self.memcached_port().is_none()
             && self.unixsocket.is_none()
         {
             let text = "--port and --memcached-port are both off and --unixsocket is not given: no client could connect";
@@ -265,14 +283,22 @@ impl ServeArgs {
         self.memcached_item_size.unwrap_or(PAGE_BYTES)
     }
 
+    /// The port for memcached clients.
+    fn memcached_port(&self) -> Option<u16> {
+        match self.memcached_port {
+            Some(port) => port.0,
+            None => self.requirepass.is_empty().then_some(MEMCACHED_PORT),
+        }
+    }
+
     fn bind(&self) -> Result<Server, Failure> {
         let ports = [
-            (self.port, WireProtocol::Resp),
-            (self.memcached_port, WireProtocol::Memcached),
+            (self.port.0, WireProtocol::Resp),
+            (self.memcached_port(), WireProtocol::Memcached),
         ];
         let mut endpoints = Vec::new();
         for (port, protocol) in ports {
-            let Some(port) = port.0 else {
+            let Some(port) = port else {
                 continue;
             };
             endpoints.extend(self.bind.iter().map(|&ip| Endpoint {
@@ -294,6 +320,7 @@ impl ServeArgs {
             flush_allowed: !self.memcached_no_flush,
             cas_enabled: !self.memcached_no_cas,
             protected_actions: self.enable_protected_configs,
+            password: Password::new(self.requirepass.as_bytes()),
             unix_socket: self.unixsocket.clone().map(|path| UnixSocket {
                 path,
                 mode: self.unixsocketperm.0,
@@ -451,7 +478,7 @@ impl ServeArgs {
         for line in &opened.damage {
             eprintln!("damage: {line}");
         }
-        if self.unsafe_no_auth {
+        if self.unsafe_no_auth && (self.requirepass.is_empty() || self.memcached_port().is_some()) {
             eprintln!(
                 "warning: --unsafe-no-auth: every client that can connect can read and change all data"
             );

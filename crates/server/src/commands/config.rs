@@ -15,7 +15,7 @@ use crate::glob::{LetterCase, matches};
 use crate::keyspace_events::{KeyspaceEvents, UnknownEventClass};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
-use crate::settings::{ClientsMemory, Endpoint, LiveSettings, OutputLimit, WireProtocol};
+use crate::settings::{ClientsMemory, Endpoint, LiveSettings, OutputLimit, Password, WireProtocol};
 use crate::state::shared::ServerShared;
 
 /// Why CONFIG SET refuses a value.
@@ -182,7 +182,14 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             "enable-protected-configs",
             text(shared.options.protected_actions.name()),
         ),
-        ("requirepass", String::new()),
+        (
+            "requirepass",
+            shared
+                .options
+                .password
+                .as_ref()
+                .map_or(String::new(), Password::text),
+        ),
         ("save", String::new()),
         ("tcp-backlog", text("511")),
         (

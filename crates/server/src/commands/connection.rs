@@ -40,9 +40,18 @@ pub(super) fn select(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
     Ok(())
 }
 
-/// Checks a user name. The only user is `default`, which accepts any password.
-fn authenticate(user: &[u8]) -> Result<(), CommandError> {
-    if user == b"default" {
+/// Authenticates the client. The only user is `default`, which accepts any password if the server has none.
+fn authenticate(
+    ctx: &mut CommandContext<'_>,
+    user: &[u8],
+    password: &[u8],
+) -> Result<(), CommandError> {
+    let is_right = match &ctx.shared.options.password {
+        Some(right) => right.is(password),
+        None => true,
+    };
+    if user == b"default" && is_right {
+        ctx.client.is_authenticated = true;
         return Ok(());
     }
     Err(CommandError::Fixed(
@@ -53,17 +62,18 @@ fn authenticate(user: &[u8]) -> Result<(), CommandError> {
 /// `AUTH [username] password`
 pub(super) fn auth(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     match args.len() {
-        2 => Err(CommandError::Fixed(
-            "ERR AUTH <password> called without any password configured for the default user. \
-             Are you sure your configuration is correct?",
-        )),
-        3 => {
-            authenticate(args.at(1))?;
-            reply::ok(ctx.out);
-            Ok(())
+        2 if ctx.shared.options.password.is_none() => {
+            return Err(CommandError::Fixed(
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+            ));
         }
-        _ => Err(SYNTAX),
+        2 => authenticate(ctx, b"default", args.at(1))?,
+        3 => authenticate(ctx, args.at(1), args.at(2))?,
+        _ => return Err(SYNTAX),
     }
+    reply::ok(ctx.out);
+    Ok(())
 }
 
 /// `HELLO [2|3 [AUTH username password] [SETNAME name]]`
@@ -81,7 +91,7 @@ pub(super) fn hello(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     let mut at = 2;
     while let Some(option) = args.get(at) {
         if text::is_option(option, "auth") && args.len() > at + 2 {
-            authenticate(args.at(at + 1))?;
+            authenticate(ctx, args.at(at + 1), args.at(at + 2))?;
             at += 3;
         } else if text::is_option(option, "setname") && args.len() > at + 1 {
             client::rename(ctx, args.at(at + 1))?;
@@ -94,6 +104,13 @@ pub(super) fn hello(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             ];
             return Err(CommandError::Detailed(text.concat()));
         }
+    }
+    if !ctx.client.is_authenticated {
+        return Err(CommandError::Fixed(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH \
+             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+             same time",
+        ));
     }
     ctx.client.resp = resp;
     reply::map(ctx.out, resp, 7);
@@ -123,6 +140,7 @@ pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
     ctx.client.db = 0;
     ctx.client.resp = RespVersion::V2;
     ctx.client.replies = ReplyMode::On;
+    ctx.client.is_authenticated = ctx.shared.options.password.is_none();
     reply::simple(ctx.out, "RESET");
     Ok(())
 }

@@ -19,6 +19,8 @@ use crate::exec_context::ExecOutcome;
 use crate::protocol::resp::Args;
 use crate::stats::counters::Counter;
 
+const NOAUTH: CommandError = CommandError::Fixed("NOAUTH Authentication required.");
+
 /// Executes one request; `command` is the result of looking up its name. Appends exactly one reply, or none if the
 /// client has turned replies off or the request is long.
 #[inline]
@@ -73,13 +75,12 @@ fn withhold_reply(ctx: &mut CommandContext<'_>, from: usize) {
     ctx.out.truncate(pushed);
 }
 
-/// Replies that a RESP2 client with subscriptions cannot use a command.
+/// Replies that a client cannot use a command now.
 #[cold]
-fn refuse_restricted(ctx: &mut CommandContext<'_>, command: &'static Command) {
-    let fail = pubsub::not_allowed(command.name);
+fn refuse(ctx: &mut CommandContext<'_>, command: &'static Command, fail: &CommandError) {
     match command.name {
-        "exec" => transactions::abort(ctx, &fail),
-        _ => reject(ctx, &fail),
+        "exec" => transactions::abort(ctx, fail),
+        _ => reject(ctx, fail),
     }
 }
 
@@ -91,6 +92,10 @@ fn queue_or_execute(
     args: Args<'_>,
 ) -> ExecOutcome {
     ctx.client.last_command = command.name;
+    if !ctx.client.is_authenticated && !command.is(flag::NO_AUTH) {
+        refuse(ctx, command, &NOAUTH);
+        return ExecOutcome::Done;
+    }
     // As in Redis, PING is refused together with writes: clients use it as a health check.
     if (command.is(flag::WRITE) || command.name == "ping")
         && let Some(reason) = ctx.shared.poisoned.get()
@@ -99,7 +104,7 @@ fn queue_or_execute(
         return ExecOutcome::Done;
     }
     if pubsub::is_restricted(ctx) && !pubsub::is_allowed(command.name) {
-        refuse_restricted(ctx, command);
+        refuse(ctx, command, &pubsub::not_allowed(command.name));
         return ExecOutcome::Done;
     }
     if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {

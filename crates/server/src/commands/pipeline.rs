@@ -19,10 +19,13 @@ use crate::stats::counters::Counter;
 
 /// Executes the complete requests in the connection's input.
 pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut RequestParser) {
-    let limits = turn.shared.settings.limits();
+    let settings = &turn.shared.settings;
     let (input, mut ctx, mut turn): (_, CommandContext<'_>, _) = turn.split(client);
     while !turn.status.closing {
-        let read = parser.read(input.unread(), limits, WINDOW);
+        // AUTH lifts the limits of the request after it.
+        let is_authenticated = ctx.client.is_authenticated;
+        let most = if is_authenticated { WINDOW } else { 1 };
+        let read = parser.read(input.unread(), settings.limits(is_authenticated), most);
         let (window, count) = look_ahead(&mut ctx, parser, input.unread());
         for (index, &command) in window[..count].iter().enumerate() {
             let start = index.checked_sub(1).map_or(0, |before| parser.end(before));
@@ -41,7 +44,7 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
             reply::error(ctx.out, &error.reply());
             ctx.count(Counter::Errors);
             turn.status.closing = true;
-        } else if count < WINDOW {
+        } else if count < most {
             return;
         } else if turn.is_over() {
             turn.status.unfinished = true;

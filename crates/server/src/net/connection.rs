@@ -81,10 +81,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, client_info: Arc<ClientInfo>) -> Connection {
+    /// Creates a connection. `is_authenticated`: its client needs no password.
+    pub(super) fn new(
+        stream: TcpStream,
+        client_info: Arc<ClientInfo>,
+        is_authenticated: bool,
+    ) -> Connection {
         let protocol = match client_info.protocol {
             WireProtocol::Resp => ProtocolState::Resp {
-                client: ClientState::new(Arc::clone(&client_info), &COMMANDS),
+                client: ClientState::new(Arc::clone(&client_info), &COMMANDS, is_authenticated),
                 parser: RequestParser::default(),
             },
             WireProtocol::Memcached => ProtocolState::Memcached(MemcachedConn::default()),

@@ -240,7 +240,8 @@ impl<'a> Worker<'a> {
         for message in self.pool.workers[self.number].drain_inbox() {
             match message {
                 WorkerMsg::Accept(stream, client_info) => {
-                    self.add_connection(Connection::new(stream, client_info));
+                    let is_authenticated = self.executor.shared.options.password.is_none();
+                    self.add_connection(Connection::new(stream, client_info, is_authenticated));
                 }
                 WorkerMsg::Kill(id) => {
                     killed.insert(id);

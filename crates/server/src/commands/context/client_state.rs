@@ -37,6 +37,8 @@ pub(crate) struct ClientState {
     pub(in crate::commands) subscriptions: Option<Box<ClientSubscriptions>>,
     pub(in crate::commands) last_command: &'static str,
     shown_command: &'static str,
+    /// The client has given the server's password, or needs none.
+    pub(in crate::commands) is_authenticated: bool,
     /// The connection is closed once its replies are sent.
     pub(in crate::commands) leaving: bool,
     /// All commands, for commands about commands.
@@ -44,7 +46,11 @@ pub(crate) struct ClientState {
 }
 
 impl ClientState {
-    pub(crate) fn new(client_info: Arc<ClientInfo>, table: &'static CommandTable) -> ClientState {
+    pub(crate) fn new(
+        client_info: Arc<ClientInfo>,
+        table: &'static CommandTable,
+        is_authenticated: bool,
+    ) -> ClientState {
         ClientState {
             id: client_info.id,
             client_info,
@@ -57,6 +63,7 @@ impl ClientState {
             watched: Box::default(),
             subscriptions: None,
             last_command: "NULL",
+            is_authenticated,
             leaving: false,
             table,
         }

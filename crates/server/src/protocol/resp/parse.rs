@@ -23,6 +23,9 @@ use super::number::parse_i64;
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Most arguments of a request.
 const ARGS_MAX: i64 = 1 << 20;
+/// Most arguments of a request of a client that is not authenticated, and most bytes of each.
+const UNAUTHENTICATED_ARGS_MAX: i64 = 10;
+const UNAUTHENTICATED_BULK_BYTES_MAX: usize = 16 << 10;
 /// Argument slots kept for the next request.
 const SPANS_KEPT: usize = 1024;
 
@@ -31,6 +34,9 @@ const SPANS_KEPT: usize = 1024;
 pub struct RequestLimits {
     /// Most bytes of an argument (`proto-max-bulk-len`).
     pub bulk_bytes_max: usize,
+    /// Whether the client has given the server's password, or needs none. Requests of other clients have at most 10
+    /// arguments of 16 KiB, as in Redis.
+    pub is_authenticated: bool,
 }
 
 /// A malformed request. The server replies with the error and closes the connection.
@@ -51,6 +57,10 @@ pub enum ProtocolError {
     InlineTooBig,
     /// An inline request has unbalanced quotes.
     Quotes,
+    /// The client is not authenticated, and the request has too many arguments.
+    UnauthenticatedMultibulkLength,
+    /// The client is not authenticated, and an argument is too large.
+    UnauthenticatedBulkLength,
 }
 
 impl ProtocolError {
@@ -66,6 +76,8 @@ impl ProtocolError {
             ProtocolError::ExpectedDollar(_) => b"expected '$', got '",
             ProtocolError::InlineTooBig => b"too big inline request",
             ProtocolError::Quotes => b"unbalanced quotes in request",
+            ProtocolError::UnauthenticatedMultibulkLength => b"unauthenticated multibulk length",
+            ProtocolError::UnauthenticatedBulkLength => b"unauthenticated bulk length",
         });
         if let ProtocolError::ExpectedDollar(byte) = self {
             text.extend_from_slice(&[byte, b'\'']);
@@ -367,6 +379,9 @@ impl RequestParser {
             let count = count
                 .filter(|&n| n <= ARGS_MAX)
                 .ok_or(ProtocolError::MultibulkLength)?;
+            if !limits.is_authenticated && count > UNAUTHENTICATED_ARGS_MAX {
+                return Err(ProtocolError::UnauthenticatedMultibulkLength);
+            }
             self.at = next;
             self.missing = usize::try_from(count).unwrap_or(0);
             if self.missing == 0 {
@@ -431,6 +446,9 @@ impl RequestParser {
         let len = len
             .filter(|&n| n <= limits.bulk_bytes_max)
             .ok_or(ProtocolError::BulkLength)?;
+        if !limits.is_authenticated && len > UNAUTHENTICATED_BULK_BYTES_MAX {
+            return Err(ProtocolError::UnauthenticatedBulkLength);
+        }
         self.at = next;
         Ok(Some(len))
     }

@@ -2,6 +2,7 @@ use super::*;
 
 const LIMITS: RequestLimits = RequestLimits {
     bulk_bytes_max: 512 << 20,
+    is_authenticated: true,
 };
 
 type Requests = Vec<Vec<Vec<u8>>>;
