@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use subtle::ConstantTimeEq;
+use constant_time_eq::constant_time_eq;
 
 use crate::keyspace_events::KeyspaceEvents;
 use crate::protocol::resp::RequestLimits;
@@ -192,7 +192,7 @@ impl Password {
 
     /// Whether `given` is the password. The time of the comparison tells no more than the password's length.
     pub(crate) fn is(&self, given: &[u8]) -> bool {
-        self.0.ct_eq(given).into()
+        constant_time_eq(&self.0, given)
     }
 
     /// The password, for CONFIG GET.
