@@ -90,11 +90,16 @@ const MIRI: SanitizedTests = SanitizedTests {
     skipped: &[],
 };
 
+/// Stack of a thread in bytes. Frames are several times larger under a sanitizer, and a script's JSON may be nested 1,000
+/// levels deep.
+const STACK: (&str, &str) = ("RUST_MIN_STACK", "16777216");
+
 const ASAN: SanitizedTests = SanitizedTests {
     folder: "asan",
     variables: &[
         ("RUSTFLAGS", "-Zsanitizer=address"),
         ("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=1"),
+        STACK,
     ],
     arguments: &["test", "--quiet", "--target", TRIPLE],
     skipped: &SKIPPED,
@@ -105,6 +110,7 @@ const TSAN: SanitizedTests = SanitizedTests {
     variables: &[
         ("RUSTFLAGS", "-Zsanitizer=thread"),
         ("TSAN_OPTIONS", "halt_on_error=1"),
+        STACK,
     ],
     arguments: &["test", "--quiet", "-Zbuild-std", "--target", TRIPLE],
     skipped: &SKIPPED,
