@@ -193,6 +193,8 @@ pub(crate) struct RequestFigures {
     pub(crate) hidden_bytes: usize,
     /// It runs in a group, so other sessions wait for it.
     pub(crate) holds_locks: bool,
+    /// Its reply goes to a script, not to the client.
+    pub(crate) replies_to_script: bool,
 }
 
 /// What a command works with. `S` is its access to the store, `C` the state of its client in the client's protocol.

@@ -211,8 +211,11 @@ fn publish_to(ctx: &mut CommandContext<'_>, args: Args<'_>, kind: SubscriptionKi
 }
 
 /// Appends the message to the replies of its publisher if the publisher is subscribed. As in Redis, it precedes the
-/// reply of PUBLISH.
+/// reply of PUBLISH. If a script publishes, its client receives the message as other clients do.
 fn receive_own(ctx: &mut CommandContext<'_>, publication: &mut Publication) {
+    if ctx.request.replies_to_script {
+        return;
+    }
     let (worker, id) = (ctx.client.client_info.worker, ctx.client.id);
     let Some(own) = &ctx.client.subscriptions else {
         return;

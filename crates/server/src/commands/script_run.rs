@@ -165,6 +165,7 @@ impl ScriptRun<'_, '_> {
             executes_long: ctx.executes_long,
             request: RequestFigures {
                 reply_start: 0,
+                replies_to_script: true,
                 ..ctx.request
             },
         };

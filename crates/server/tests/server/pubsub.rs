@@ -193,6 +193,26 @@ fn a_message_in_a_transaction_is_sent_only_if_the_transaction_takes_effect() {
     client.expect(&message("a", "sent"));
 }
 
+#[test]
+fn a_client_receives_what_its_script_publishes_beside_the_reply() {
+    let server = Running::new();
+    let mut client = server.connect();
+    client.send("HELLO 3");
+    read_hello(&mut client);
+    client.send("SUBSCRIBE a");
+    client.expect(">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
+    let script = "redis.call('publish','a','m') return redis.call('publish','a','n')";
+    client.send_raw(
+        format!(
+            "*3\r\n$4\r\nEVAL\r\n${}\r\n{script}\r\n$1\r\n0\r\n",
+            script.len()
+        )
+        .as_bytes(),
+    );
+    let push = |text| message("a", text).replace("*3", ">3");
+    client.expect(&format!(":1\r\n{}{}", push("m"), push("n")));
+}
+
 /// The script exceeds the time of a worker, so it runs again on the thread of long requests.
 #[test]
 fn a_script_that_runs_twice_publishes_once() {
