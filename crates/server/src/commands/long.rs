@@ -49,9 +49,6 @@ pub(super) fn is_long(
     let Some(command) = command else {
         return args.len() > ARGS;
     };
-    if !client.is_authenticated {
-        return false; // It is refused, or short.
-    }
     match &client.queue {
         Some(queue) if command.name == "exec" => {
             let patterns = shared.subscriptions.patterns();

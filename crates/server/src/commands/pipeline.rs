@@ -66,8 +66,12 @@ fn execute_one(
     let status = &mut *turn.status;
     let name = command.map_or("NULL", |command| command.name);
     if !ctx.executes_long {
-        status.awaits_long = long::is_long(ctx.client, ctx.shared, command, args, bytes);
-        status.awaits_room = !status.awaits_long
+        // Before that, the client's requests are refused or short.
+        let is_authenticated = ctx.client.is_authenticated;
+        status.awaits_long =
+            is_authenticated && long::is_long(ctx.client, ctx.shared, command, args, bytes);
+        status.awaits_room = is_authenticated
+            && !status.awaits_long
             && (needs_room(ctx.client, command, args).is_some_and(|need| !has_room(ctx, need))
                 || ctx.shared.subscriptions.is_full()
                     && publishes(ctx.client, ctx.shared.settings.notifies(), command));
