@@ -131,11 +131,18 @@ fn accesses(command: &Command) -> Vec<&'static str> {
     command.access.split('|').map(str::trim).collect()
 }
 
+/// How a key specification finds its keys: by a range of positions, or by a number among the arguments.
+enum FindKeys {
+    /// Distance to the last key.
+    Range(i64),
+    Counted,
+}
+
 /// Appends the key specifications: where the keys are and how they are accessed.
 fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
     if command.is(flag::MOVABLEKEYS) {
         reply::set(out, resp, 1);
-        return counted_key_spec(out, resp, command);
+        return key_spec(out, resp, command, command.access, 2, FindKeys::Counted);
     }
     if command.keys.first == 0 {
         return reply::set(out, resp, 0);
@@ -149,68 +156,39 @@ fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
             last if last < 0 => last,
             last => last - command.keys.first - at,
         };
-        key_spec(out, resp, command, access, (command.keys.first + at, last));
+        let index = command.keys.first + at;
+        key_spec(out, resp, command, access, index, FindKeys::Range(last));
     }
 }
 
-/// Appends the key specification of a script: its arguments say how many keys follow.
-fn counted_key_spec(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
-    let text = |out: &mut ReplyBuffer, text: &str| reply::bulk(out, text.as_bytes());
-    let note = match command.name {
-        "eval" | "fcall" => Some("RW and UPDATE"),
-        "eval_ro" | "fcall_ro" => Some("RO and ACCESS"),
-        _ => None,
-    };
-    reply::map(out, resp, 3 + usize::from(note.is_some()));
-    if let Some(note) = note {
-        text(out, "notes");
-        let why = "We cannot tell how the keys will be used so we assume the worst";
-        text(out, &format!("{why}, {note}"));
-    }
-    text(out, "flags");
-    let access: Vec<_> = command.access.split_whitespace().collect();
-    reply::set(out, resp, access.len());
-    for word in access {
-        reply::simple(out, word);
-    }
-    text(out, "begin_search");
-    reply::map(out, resp, 2);
-    text(out, "type");
-    text(out, "index");
-    text(out, "spec");
-    reply::map(out, resp, 1);
-    text(out, "index");
-    reply::integer(out, 2);
-    text(out, "find_keys");
-    reply::map(out, resp, 2);
-    text(out, "type");
-    text(out, "keynum");
-    text(out, "spec");
-    reply::map(out, resp, 3);
-    for (name, value) in [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)] {
-        text(out, name);
-        reply::integer(out, value);
-    }
+/// The note of a command's key specification.
+fn key_note(command: &Command) -> Option<&'static str> {
+    Some(match command.name {
+        "set" => "RW and ACCESS due to the optional `GET` argument",
+        "getex" => "RW and UPDATE because it changes the TTL",
+        "bitfield" => "This command allows both access and modification of the key",
+        "pfcount" => {
+            "RW because it may change the internal representation of the key, and propagate to replicas"
+        }
+        "eval" => "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
+        "eval_ro" => {
+            "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS"
+        }
+        _ => return None,
+    })
 }
 
-/// Appends one key specification: `index` is the position of its first key, `last` the distance to its last one.
+/// Appends one key specification: `index` is the position of its first key, or of the number of its keys.
 fn key_spec(
     out: &mut ReplyBuffer,
     resp: RespVersion,
     command: &Command,
     access: &str,
-    (index, last): (i64, i64),
+    index: i64,
+    find: FindKeys,
 ) {
     let text = |out: &mut ReplyBuffer, text: &str| reply::bulk(out, text.as_bytes());
-    let note = match command.name {
-        "set" => Some("RW and ACCESS due to the optional `GET` argument"),
-        "getex" => Some("RW and UPDATE because it changes the TTL"),
-        "bitfield" => Some("This command allows both access and modification of the key"),
-        "pfcount" => Some(
-            "RW because it may change the internal representation of the key, and propagate to replicas",
-        ),
-        _ => None,
-    };
+    let note = key_note(command);
     reply::map(out, resp, 3 + usize::from(note.is_some()));
     if let Some(note) = note {
         text(out, "notes");
@@ -230,17 +208,27 @@ fn key_spec(
     reply::map(out, resp, 1);
     text(out, "index");
     reply::integer(out, index);
+    let (kind, values) = match find {
+        FindKeys::Range(last) => (
+            "range",
+            [
+                ("lastkey", last),
+                ("keystep", command.keys.step),
+                ("limit", 0),
+            ],
+        ),
+        FindKeys::Counted => (
+            "keynum",
+            [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)],
+        ),
+    };
     text(out, "find_keys");
     reply::map(out, resp, 2);
     text(out, "type");
-    text(out, "range");
+    text(out, kind);
     text(out, "spec");
     reply::map(out, resp, 3);
-    for (name, value) in [
-        ("lastkey", last),
-        ("keystep", command.keys.step),
-        ("limit", 0),
-    ] {
+    for (name, value) in values {
         text(out, name);
         reply::integer(out, value);
     }
