@@ -259,6 +259,24 @@ impl<'a> Turn<'a> {
     }
 }
 
+impl<'a, C> ExecContext<'a, (), C> {
+    /// The context with `store`.
+    pub(crate) fn with_store<S>(self, store: S) -> ExecContext<'a, S, C> {
+        ExecContext {
+            store,
+            client: self.client,
+            shared: self.shared,
+            thread: self.thread,
+            published: self.published,
+            out: self.out,
+            mark: self.mark,
+            unacknowledged: self.unacknowledged,
+            executes_long: self.executes_long,
+            request: self.request,
+        }
+    }
+}
+
 /// Progress of a [`Turn`]: its status, and when it ends.
 pub(crate) struct TurnProgress<'a> {
     pub(crate) status: &'a mut TurnStatus,
@@ -293,6 +311,23 @@ impl TurnProgress<'_> {
 }
 
 impl<S, C> ExecContext<'_, S, C> {
+    /// Splits into the access to the store, and the context without it, for a context with another access.
+    pub(crate) fn split_store(&mut self) -> (&mut S, ExecContext<'_, (), C>) {
+        let rest = ExecContext {
+            store: (),
+            client: self.client,
+            shared: self.shared,
+            thread: self.thread,
+            published: self.published,
+            out: self.out,
+            mark: self.mark,
+            unacknowledged: self.unacknowledged,
+            executes_long: self.executes_long,
+            request: self.request,
+        };
+        (&mut self.store, rest)
+    }
+
     /// Counts one `what`.
     #[inline]
     pub(crate) fn count(&mut self, what: Counter) {

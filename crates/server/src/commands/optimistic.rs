@@ -37,7 +37,7 @@ use farbank_store::{
 };
 
 use super::context::CommandContext;
-use crate::exec_context::{OptimisticAccess, RequestFigures, StoreAccess};
+use crate::exec_context::{OptimisticAccess, StoreAccess};
 
 /// Rounds in which the body runs without locks.
 const OPTIMISTIC_ROUNDS: usize = 2;
@@ -57,7 +57,8 @@ struct TouchedKey {
     bytes: Box<[u8]>,
     /// The version that it has read; 0 if the key was absent.
     read: Option<u64>,
-    change: KeyChange,
+    /// The write that is not applied yet.
+    change: UpdateDecision,
 }
 
 impl TouchedKey {
@@ -69,49 +70,29 @@ impl TouchedKey {
     }
 }
 
-/// A write that is not applied yet.
-#[derive(Default)]
-enum KeyChange {
-    #[default]
-    None,
-    Put {
-        bytes: Vec<u8>,
-        expires_ms: u64,
-        flags: u32,
-        kind: u8,
-    },
-    Delete,
+/// The value that a change stores, if it stores one.
+fn value_of(change: &UpdateDecision) -> Option<Value<'_>> {
+    match change {
+        UpdateDecision::Put {
+            bytes,
+            expires_ms,
+            flags,
+            kind,
+        } => Some(Value {
+            bytes,
+            expires_ms: *expires_ms,
+            flags: *flags,
+            kind: *kind,
+        }),
+        _ => None,
+    }
 }
 
-impl KeyChange {
-    fn is_some(&self) -> bool {
-        !matches!(self, KeyChange::None)
-    }
-
-    /// The new value, if the change stores one.
-    fn value(&self) -> Option<Value<'_>> {
-        match self {
-            KeyChange::Put {
-                bytes,
-                expires_ms,
-                flags,
-                kind,
-            } => Some(Value {
-                bytes,
-                expires_ms: *expires_ms,
-                flags: *flags,
-                kind: *kind,
-            }),
-            _ => None,
-        }
-    }
-
-    fn apply(&self, ops: &mut dyn Ops, key: Key<'_>) -> Result<(), Error> {
-        match (self, self.value()) {
-            (_, Some(value)) => ops.put(key, value).map(|_| ()),
-            (KeyChange::Delete, _) => ops.delete(key).map(|_| ()),
-            _ => Ok(()),
-        }
+fn apply(change: &UpdateDecision, ops: &mut dyn Ops, key: Key<'_>) -> Result<(), Error> {
+    match (change, value_of(change)) {
+        (_, Some(value)) => ops.put(key, value).map(|_| ()),
+        (UpdateDecision::Delete, _) => ops.delete(key).map(|_| ()),
+        _ => Ok(()),
     }
 }
 
@@ -161,7 +142,7 @@ impl TouchedKeys {
             db: key.db,
             bytes: key.bytes.into(),
             read: None,
-            change: KeyChange::None,
+            change: UpdateDecision::Keep,
         });
         if position >= FEW_KEYS {
             for at in self.positions.len()..=position {
@@ -228,21 +209,15 @@ impl TouchedKeys {
             return Ok(true);
         };
         let Some(read) = touched.read else {
-            touched.change.apply(session, key)?;
+            apply(&touched.change, session, key)?;
             return Ok(true);
         };
         let mut is_same = false;
         session.update(key, &mut |item| {
             is_same = version_of(item.map(|item| item.meta).as_ref()) == read;
-            match (is_same, touched.change.value()) {
-                (true, Some(value)) => UpdateDecision::Put {
-                    bytes: value.bytes.to_vec(),
-                    expires_ms: value.expires_ms,
-                    flags: value.flags,
-                    kind: value.kind,
-                },
-                (true, None) => UpdateDecision::Delete,
-                _ => UpdateDecision::Keep,
+            match is_same {
+                true => touched.change.clone(),
+                false => UpdateDecision::Keep,
             }
         })?;
         Ok(is_same)
@@ -259,7 +234,7 @@ impl TouchedKeys {
                 }
             }
             for (key, touched) in self.iter() {
-                touched.change.apply(ops, key)?;
+                apply(&touched.change, ops, key)?;
             }
             Ok(GroupDecision::Apply)
         })?;
@@ -293,15 +268,15 @@ impl OptimisticOps<'_> {
     }
 
     /// The change of `key`, if the body has changed it.
-    fn changed(&self, key: Key<'_>) -> Option<&KeyChange> {
-        let touched = &self.touched.keys[self.touched.position(key)?];
-        touched.change.is_some().then_some(&touched.change)
+    fn changed(&self, key: Key<'_>) -> Option<&UpdateDecision> {
+        let change = &self.touched.keys[self.touched.position(key)?].change;
+        (*change != UpdateDecision::Keep).then_some(change)
     }
 
     /// The value that the body has stored for `key`: `None` if the body has not changed the key, `Some(None)` if it has
     /// deleted it.
     fn changed_value(&self, key: Key<'_>) -> Option<Option<(ValueMeta, &[u8])>> {
-        let value = self.changed(key)?.value();
+        let value = value_of(self.changed(key)?);
         let value = value.filter(|v| v.expires_ms == 0 || v.expires_ms > self.session.now_ms());
         Some(value.map(|value| {
             let meta = ValueMeta {
@@ -318,12 +293,19 @@ impl OptimisticOps<'_> {
     /// Records a write of `key`.
     ///
     /// # Errors
-    /// [`Error::GroupTooLong`] if the touched keys use too much memory.
-    fn change(&mut self, key: Key<'_>, change: KeyChange) -> Result<(), Error> {
+    /// [`Error::ValueTooLong`], or [`Error::GroupTooLong`] if the touched keys use too much memory.
+    fn change(&mut self, key: Key<'_>, change: UpdateDecision) -> Result<(), Error> {
+        let bytes_of = |change| value_of(change).map_or(0, |value| value.bytes.len());
+        let new = bytes_of(&change);
+        if new > self.value_bytes_max {
+            return Err(Error::ValueTooLong {
+                bytes: new,
+                bytes_max: self.value_bytes_max,
+            });
+        }
         self.touched.has_changes = true;
-        let new = change.value().map_or(0, |value| value.bytes.len());
         let touched = self.touched.entry(key);
-        let old = touched.change.value().map_or(0, |value| value.bytes.len());
+        let old = bytes_of(&touched.change);
         touched.change = change;
         self.touched.bytes = self.touched.bytes + new - old;
         self.touched.check_bytes()
@@ -388,13 +370,7 @@ impl Ops for OptimisticOps<'_> {
     }
 
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
-        if value.bytes.len() > self.value_bytes_max {
-            return Err(Error::ValueTooLong {
-                bytes: value.bytes.len(),
-                bytes_max: self.value_bytes_max,
-            });
-        }
-        let change = KeyChange::Put {
+        let change = UpdateDecision::Put {
             bytes: value.bytes.to_vec(),
             expires_ms: value.expires_ms,
             flags: value.flags,
@@ -411,7 +387,7 @@ impl Ops for OptimisticOps<'_> {
             other => other?.is_some(),
         };
         if existed {
-            self.change(key, KeyChange::Delete)?;
+            self.change(key, UpdateDecision::Delete)?;
         }
         Ok(existed)
     }
@@ -432,20 +408,7 @@ impl Ops for OptimisticOps<'_> {
         })) {
             UpdateDecision::Keep => Ok(version_of(found.as_ref())),
             UpdateDecision::Delete => self.delete(key).map(|_| 0),
-            UpdateDecision::Put {
-                bytes,
-                expires_ms,
-                flags,
-                kind,
-            } => self.put(
-                key,
-                Value {
-                    bytes: &bytes,
-                    expires_ms,
-                    flags,
-                    kind,
-                },
-            ),
+            put => self.change(key, put).map(|()| 0),
         }
     }
 
@@ -548,29 +511,19 @@ impl CommandContext<'_> {
         executes_long: bool,
         body: GroupBody<'_>,
     ) -> Result<Option<GroupDecision>, Error> {
-        let StoreAccess::Session(session) = &mut self.store else {
+        let value_bytes_max = self.shared.store.item_bytes_max();
+        let (store, mut rest) = self.split_store();
+        let StoreAccess::Session(session) = store else {
             return Ok(Some(GroupDecision::Abandon));
         };
+        rest.executes_long = executes_long;
+        rest.request.hidden_bytes = 0;
         let mut ops = OptimisticOps {
             session: &mut **session,
             touched,
-            value_bytes_max: self.shared.store.item_bytes_max(),
+            value_bytes_max,
         };
-        let decision = body(&mut CommandContext {
-            store: StoreAccess::Optimistic(&mut ops),
-            client: self.client,
-            shared: self.shared,
-            thread: self.thread,
-            published: self.published,
-            out: self.out,
-            mark: self.mark,
-            unacknowledged: self.unacknowledged,
-            executes_long,
-            request: RequestFigures {
-                hidden_bytes: 0,
-                ..self.request
-            },
-        })?;
+        let decision = body(&mut rest.with_store(StoreAccess::Optimistic(&mut ops)))?;
         if decision == GroupDecision::Abandon {
             return Ok(Some(decision));
         }
@@ -595,25 +548,15 @@ impl CommandContext<'_> {
             .map(|(db, bytes)| Key { db: *db, bytes })
             .collect();
         self.with_group(&keys, executes_long, &mut |ctx| {
-            let StoreAccess::Group(ops) = &mut ctx.store else {
+            let (store, rest) = ctx.split_store();
+            let StoreAccess::Group(ops) = store else {
                 return Ok(GroupDecision::Abandon);
             };
             let mut ops = LockedOps {
                 ops: &mut **ops,
                 touched,
             };
-            body(&mut CommandContext {
-                store: StoreAccess::Group(&mut ops),
-                client: ctx.client,
-                shared: ctx.shared,
-                thread: ctx.thread,
-                published: ctx.published,
-                out: ctx.out,
-                mark: ctx.mark,
-                unacknowledged: ctx.unacknowledged,
-                executes_long: ctx.executes_long,
-                request: ctx.request,
-            })
+            body(&mut rest.with_store(StoreAccess::Group(&mut ops)))
         })
     }
 }

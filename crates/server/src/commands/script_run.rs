@@ -12,7 +12,6 @@ use super::long;
 use super::lookup::lookup;
 use super::optimistic::ends_group;
 use crate::buffers::reply::ReplyBuffer;
-use crate::exec_context::RequestFigures;
 use crate::lua::engine::{CompiledScript, ScriptEngine, ScriptOutcome};
 use crate::lua::host::{LogLevel, ReplyVersions, ScriptHost};
 use crate::protocol::resp::{Args, RespVersion};
@@ -153,22 +152,10 @@ impl ScriptRun<'_, '_> {
         if !ctx.executes_long && long::is_long(ctx.client, ctx.shared, Some(command), args, 0) {
             return Err(CommandError::Long);
         }
-        let mut inner = CommandContext {
-            store: ctx.store.reborrow(),
-            client: ctx.client,
-            shared: ctx.shared,
-            thread: ctx.thread,
-            published: ctx.published,
-            out: reply,
-            mark: ctx.mark,
-            unacknowledged: ctx.unacknowledged,
-            executes_long: ctx.executes_long,
-            request: RequestFigures {
-                reply_start: 0,
-                replies_to_script: true,
-                ..ctx.request
-            },
-        };
+        let (store, mut rest) = ctx.split_store();
+        rest.out = reply;
+        (rest.request.reply_start, rest.request.replies_to_script) = (0, true);
+        let mut inner = rest.with_store(store.reborrow());
         let outcome = (command.run)(&mut inner, args);
         ctx.request.hidden_bytes = inner.request.hidden_bytes + inner.out.len();
         outcome

@@ -20,7 +20,7 @@ use farbank_store::{
 use super::error::{CommandError, NOT_IN_GROUP};
 use crate::buffers::pool::BufferPool;
 use crate::buffers::reply::ReplyBuffer;
-use crate::exec_context::{ExecContext, RequestFigures, StoreAccess};
+use crate::exec_context::{ExecContext, StoreAccess};
 use crate::protocol::resp::reply;
 use crate::stats::counters::Counter;
 use client_state::ClientState;
@@ -104,26 +104,14 @@ impl CommandContext<'_> {
         executes_long: bool,
         body: &mut dyn FnMut(&mut CommandContext<'_>) -> Result<GroupDecision, Error>,
     ) -> Result<GroupDecision, Error> {
-        let StoreAccess::Session(session) = &mut self.store else {
+        let (store, mut rest) = self.split_store();
+        let StoreAccess::Session(session) = store else {
             return Ok(GroupDecision::Abandon);
         };
+        rest.executes_long = executes_long;
+        (rest.request.hidden_bytes, rest.request.holds_locks) = (0, true);
         session.group(keys, &mut |ops| {
-            body(&mut CommandContext {
-                store: StoreAccess::Group(ops),
-                client: self.client,
-                shared: self.shared,
-                thread: self.thread,
-                published: self.published,
-                out: self.out,
-                mark: self.mark,
-                unacknowledged: self.unacknowledged,
-                executes_long,
-                request: RequestFigures {
-                    hidden_bytes: 0,
-                    holds_locks: true,
-                    ..self.request
-                },
-            })
+            body(&mut rest.split_store().1.with_store(StoreAccess::Group(ops)))
         })
     }
 
