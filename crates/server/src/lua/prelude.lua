@@ -44,16 +44,19 @@ local function plain(problem)
   return problem
 end
 
--- A caught error that ends the script is raised again: no script catches it.
+-- Converts a caught error. One that ends the script is raised again: no script catches it.
+local function caught_problem(problem)
+  if problem == MEMORY or is_aborted() then
+    error(problem, 0)
+  end
+  return plain(problem)
+end
+
 local function caught(ok, ...)
   if ok then
     return ok, ...
   end
-  local problem = ...
-  if problem == MEMORY or is_aborted() then
-    error(problem, 0)
-  end
-  problem = plain(problem)
+  local problem = caught_problem(...)
   if type(problem) == "table" and problem.err then
     return false, problem.err
   end
@@ -64,11 +67,7 @@ local function passed_on(ok, ...)
   if ok then
     return ok, ...
   end
-  local problem = ...
-  if problem == MEMORY or is_aborted() then
-    error(problem, 0)
-  end
-  return false, plain(problem)
+  return false, (caught_problem(...))
 end
 
 local function no_bytecode(chunk)
