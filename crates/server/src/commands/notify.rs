@@ -9,6 +9,7 @@ use super::context::CommandContext;
 use crate::exec_context::StoreAccess;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::state::expiries::holds_expired;
+use crate::state::messages::Publication;
 
 impl CommandContext<'_> {
     /// Whether events of `class` are published.
@@ -27,10 +28,15 @@ impl CommandContext<'_> {
 
     #[cold]
     fn publish_event(&mut self, event: &'static str, key: Key<'_>) {
-        let waits = self.mark.is_some();
         for publication in self.shared.event(event, key) {
-            self.thread.outbox.push(publication, waits);
+            self.send_with_batch(publication);
         }
+    }
+
+    /// Sends a message when the replies of this batch are sent (SRV-PUB-2).
+    pub(super) fn send_with_batch(&mut self, publication: Publication) {
+        let waits = self.mark.is_some();
+        self.thread.outbox.push(publication, waits);
     }
 
     /// Publishes an event of a string, after `new` if the key was absent.

@@ -205,8 +205,7 @@ fn publish_to(ctx: &mut CommandContext<'_>, args: Args<'_>, kind: SubscriptionKi
     };
     receive_own(ctx, &mut publication);
     let receivers = publication.receivers;
-    let waits = ctx.mark.is_some(); // SRV-PUB-2
-    ctx.thread.outbox.push(publication, waits);
+    ctx.send_with_batch(publication);
     reply::integer(ctx.out, i64::try_from(receivers).unwrap_or(i64::MAX));
 }
 

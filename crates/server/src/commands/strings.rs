@@ -1,8 +1,7 @@
 //! Strings: GET SET MGET MSET MSETNX SETNX SETEX PSETEX GETSET GETDEL GETEX APPEND STRLEN.
 
 use farbank_store::{
-    GetStep, GroupDecision, Key, ReadView, StoredItem, UpdateDecision, VALUE_BYTES_MAX, Value,
-    ValueMeta,
+    GetStep, GroupDecision, Key, ReadView, StoredItem, UpdateDecision, Value, ValueMeta,
 };
 
 use super::context::CommandContext;
@@ -15,7 +14,6 @@ use crate::buffers::reply::{ReplyBuffer, ReplySink};
 use crate::exec_context::StoreAccess;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::protocol::resp::{Args, reply};
-use crate::settings::size;
 use crate::stats::counters::Counter;
 
 /// Most bytes of a value's frame in a reply.
@@ -276,8 +274,10 @@ fn notify_set(ctx: &mut CommandContext<'_>, key: Key<'_>, was_absent: bool, expi
 }
 
 fn check_length(ctx: &CommandContext<'_>, bytes: usize) -> Result<(), CommandError> {
-    let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
-    if bytes <= most { Ok(()) } else { Err(TOO_LONG) }
+    match bytes <= ctx.value_bytes_max() {
+        true => Ok(()),
+        false => Err(TOO_LONG),
+    }
 }
 
 fn set_options(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<SetOptions, CommandError> {

@@ -20,6 +20,7 @@ use super::connection::{Connection, ProtocolState};
 use super::connection_table::{ConnectionTable, LentMessage};
 use crate::buffers::pool::BufferPool;
 use crate::buffers::reply::ReplySink;
+use crate::protocol::resp::RespVersion;
 use crate::state::messages::{Delivery, Message, Receiver, Target};
 use crate::state::shared::ServerShared;
 
@@ -129,18 +130,32 @@ fn append_to(
     target: &Target,
     message: &Message,
 ) -> bool {
-    let ProtocolState::Resp { client, .. } = &conn.protocol else {
+    let Some(resp) = prepare_for(conn, buffer_pool, shared, target) else {
         return false;
     };
-    if conn.status.closing || conn.output.buffer.is_cut() || !client.receives(target) {
-        return false;
-    }
-    let bytes_max = shared.reply_bytes_max(&conn.client_info);
-    conn.output.prepare_buffer(buffer_pool, bytes_max);
-    message.append(&mut conn.output.buffer, client.resp(), target);
+    message.append(&mut conn.output.buffer, resp, target);
     // Outside a batch: only tickets that hold earlier replies hold the message.
     conn.output.hold_until(Ticket::DURABLE);
     true
+}
+
+/// Prepares the output queue of a connection for a message, if the client still has the subscription. Returns the version
+/// of the client's protocol.
+fn prepare_for(
+    conn: &mut Connection,
+    buffer_pool: &mut BufferPool,
+    shared: &ServerShared<'_>,
+    target: &Target,
+) -> Option<RespVersion> {
+    let ProtocolState::Resp { client, .. } = &conn.protocol else {
+        return None;
+    };
+    if conn.status.closing || conn.output.buffer.is_cut() || !client.receives(target) {
+        return None;
+    }
+    let bytes_max = shared.reply_bytes_max(&conn.client_info);
+    conn.output.prepare_buffer(buffer_pool, bytes_max);
+    Some(client.resp())
 }
 
 /// Keeps a message for a connection that is lent. The messages count against the limit of its output.
@@ -188,16 +203,10 @@ pub(super) fn append_kept(
         return;
     }
     for message in messages {
-        let ProtocolState::Resp { client, .. } = &conn.protocol else {
-            return;
-        };
-        let is_current = client.resp() == message.resp && client.receives(&message.target);
-        if conn.status.closing || conn.output.buffer.is_cut() || !is_current {
-            continue;
+        let resp = prepare_for(conn, buffer_pool, shared, &message.target);
+        if resp == Some(message.resp) {
+            conn.output.buffer.extend_from_slice(&message.bytes);
         }
-        let bytes_max = shared.reply_bytes_max(&conn.client_info);
-        conn.output.prepare_buffer(buffer_pool, bytes_max);
-        conn.output.buffer.extend_from_slice(&message.bytes);
     }
     conn.output.hold_until(Ticket::DURABLE);
 }

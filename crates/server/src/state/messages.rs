@@ -35,6 +35,15 @@ pub(crate) enum SubscriptionKind {
     Shard,
 }
 
+impl SubscriptionKind {
+    /// All kinds.
+    pub(crate) const ALL: [SubscriptionKind; 3] = [
+        SubscriptionKind::Channel,
+        SubscriptionKind::Pattern,
+        SubscriptionKind::Shard,
+    ];
+}
+
 /// A connection that receives a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Receiver {

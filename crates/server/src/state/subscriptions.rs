@@ -39,16 +39,12 @@ impl Topic {
     }
 
     fn add(&mut self, worker: usize, receiver: Receiver) {
-        let list = match self.by_worker.iter_mut().find(|(at, _)| *at == worker) {
-            Some((_, list)) => list,
-            None => {
-                self.by_worker.push((worker, Arc::default()));
-                match self.by_worker.last_mut() {
-                    Some((_, list)) => list,
-                    None => return,
-                }
-            }
-        };
+        let place = self.by_worker.iter().position(|(at, _)| *at == worker);
+        let place = place.unwrap_or_else(|| {
+            self.by_worker.push((worker, Arc::default()));
+            self.by_worker.len() - 1
+        });
+        let list = &mut self.by_worker[place].1;
         if let Err(at) = list.binary_search_by_key(&receiver.id, |receiver| receiver.id) {
             Arc::make_mut(list).insert(at, receiver);
         }
@@ -355,11 +351,7 @@ impl ClientSubscriptions {
     /// Removes up to `most` subscriptions, and returns them.
     pub(crate) fn drain(&mut self, most: usize) -> Vec<(SubscriptionKind, Arc<[u8]>)> {
         let mut taken = Vec::new();
-        for kind in [
-            SubscriptionKind::Channel,
-            SubscriptionKind::Pattern,
-            SubscriptionKind::Shard,
-        ] {
+        for kind in SubscriptionKind::ALL {
             let left = most - taken.len();
             let names: Vec<_> = self.of(kind).keys().take(left).cloned().collect();
             for name in names {
