@@ -292,6 +292,12 @@ impl SessionLog {
         open.map(|open| (end - open.end()) as u64).sum()
     }
 
+    /// Returns the bytes of dead records in the open segments.
+    pub(crate) fn dead_in_open<M: Medium>(&self, segments: &Segments<M>) -> u64 {
+        let gain = self.open.gain(segments);
+        gain.saturating_sub(self.room_left(segments))
+    }
+
     /// Exchanges the open segments with `parked`.
     pub(crate) fn exchange(&mut self, parked: &mut OpenSegments) {
         debug_assert!(!self.is_staged());

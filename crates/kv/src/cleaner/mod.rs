@@ -56,7 +56,7 @@ use crate::cleaner::state::Cleaner;
 use crate::config::CleaningMode;
 use crate::engine::Engine;
 use crate::engine::unreadable;
-use crate::format::segment::SegmentInfo;
+use crate::format::segment::{SegmentInfo, SegmentState};
 
 /// Bytes of victims that a pass takes where a drain is a fence.
 const PASS_BYTES: usize = 2 << 20;
@@ -82,6 +82,23 @@ enum RetiredWait {
     /// Readers still pin all retired segments.
     Held,
 }
+
+/// What cleaning can still gain when no pass would gain anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RemainingGain {
+    /// Nothing.
+    None,
+    /// Segments that are retired, once readers have left them.
+    Retired,
+    /// Segments that sessions append to, once the sessions have ended their batches. A session that waits for a CPU
+    /// within a batch holds its open segments for long.
+    InBatches,
+}
+
+/// States of segments that a session in the middle of a batch may hold. A segment that a session has just taken is
+/// free, and not in the list of free segments.
+const SESSIONS_MAY_HOLD: [SegmentState; 3] =
+    [SegmentState::Free, SegmentState::Open, SegmentState::Sealed];
 
 /// Result of [`Engine::clean_slice`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,6 +141,12 @@ impl<M: Medium> Engine<M> {
         let _spending = Category::Resize.scope();
         // One victim for each segment of the pool: moving a record twice gains nothing.
         let mut budget = self.segments.count();
+        // A session that cleans inline may itself be in the middle of a batch.
+        let pauses_max = match self.config.cleaning {
+            CleaningMode::Background => self.config.patience / 2,
+            CleaningMode::Inline => 0,
+        };
+        let mut pauses = 0;
         loop {
             self.check_poison()?;
             let mut cleaner = self.cleaning.lock();
@@ -132,6 +155,10 @@ impl<M: Medium> Engine<M> {
                 return Ok(CleanOutcome::Gained);
             }
             let step = self.clean_slice(&mut cleaner, self.whole_slice(), &mut budget)?;
+            let left = match step {
+                SliceOutcome::Nothing => self.remaining_gain(&cleaner),
+                SliceOutcome::Pass(_) => RemainingGain::Retired, // Read only if the pass has lacked a free segment.
+            };
             drop(cleaner);
             self.cleaning.requests.wake_waiters();
             match step {
@@ -139,17 +166,45 @@ impl<M: Medium> Engine<M> {
                 SliceOutcome::Pass(SliceProgress::Ended { retired }) if retired > 0 => continue,
                 SliceOutcome::Pass(_) | SliceOutcome::Nothing => {}
             }
-            // There is no victim, or no free segment to copy its records to. Wait for readers of retired segments.
-            match self.wait_for_retired(want)? {
-                RetiredWait::Progress => {}
-                RetiredWait::Empty if step != SliceOutcome::Nothing => thread::yield_now(),
-                RetiredWait::Empty | RetiredWait::Held if self.segments.free_count() >= want => {
-                    return Ok(CleanOutcome::Gained);
+            match left {
+                RemainingGain::Retired => match self.wait_for_retired(want)? {
+                    RetiredWait::Progress => {}
+                    RetiredWait::Empty => thread::yield_now(),
+                    RetiredWait::Held if self.segments.free_count() >= want => {
+                        return Ok(CleanOutcome::Gained);
+                    }
+                    RetiredWait::Held => return Ok(CleanOutcome::HeldUp),
+                },
+                // Passes gained segments, but other sessions have taken them.
+                _ if budget == 0 => return Ok(CleanOutcome::HeldUp),
+                RemainingGain::None => return Ok(CleanOutcome::Nothing),
+                RemainingGain::InBatches if pauses < pauses_max => {
+                    pauses += 1;
+                    thread::sleep(NAP);
                 }
-                RetiredWait::Empty if budget > 0 => return Ok(CleanOutcome::Nothing),
-                // Passes gained segments, but other sessions have taken them, or readers still pin them.
-                RetiredWait::Empty | RetiredWait::Held => return Ok(CleanOutcome::HeldUp),
+                RemainingGain::InBatches => return Ok(CleanOutcome::HeldUp),
             }
+        }
+    }
+
+    /// Returns what cleaning can still gain when no pass would gain anything.
+    fn remaining_gain(&self, cleaner: &Cleaner) -> RemainingGain {
+        // Only a thread that holds the cleaner's lock takes segments from this list.
+        if !self.segments.retired().is_empty() {
+            return RemainingGain::Retired;
+        }
+        let free = self.segments.free_count();
+        let gain_of = |info| match self.space().gain_of(info) {
+            gain if SESSIONS_MAY_HOLD.contains(&info.state()) => gain,
+            _ => 0,
+        };
+        let gain: u64 = self.segments.infos().map(gain_of).sum();
+        let payload = self.geometry().payload() as u64;
+        // The cleaner gains nothing from the dead records of its own open segments.
+        let not_held = u64::from(free) * payload + cleaner.log.dead_in_open(&self.segments);
+        match gain.saturating_sub(not_held) >= payload {
+            true => RemainingGain::InBatches,
+            false => RemainingGain::None,
         }
     }
 

@@ -66,7 +66,8 @@ pub(crate) enum CleanOutcome {
     /// It was not, and there is nothing more to gain.
     Nothing,
     /// It was not, but a later run may gain it: readers did not leave retired segments within
-    /// [`Config::patience`](crate::Config::patience), or other sessions took segments as fast as they became free.
+    /// [`Config::patience`](crate::Config::patience), sessions did not end batches that hold open segments, or other
+    /// sessions took segments as fast as they became free.
     HeldUp,
 }
 

@@ -22,8 +22,9 @@
 //! KV-ROOM-3  A write for which `prepare` has returned ready is refused only if a run of the cleaner has found nothing
 //!     to gain. If other sessions have taken the space meanwhile, the write waits for [`HURRIED_WAIT`] first, and then
 //!     for the whole run: on a busy machine the cleaner may not get a CPU within [`HURRIED_WAIT`]. After a run that
-//!     sessions have held up ([`CleanOutcome::HeldUp`]) the write waits for another, up to [`HELD_UP_MAX`] times. If
-//!     other sessions have taken all that a run gained, the run does not count as one that found nothing.
+//!     sessions have held up ([`CleanOutcome::HeldUp`]) the write waits for another, up to [`HELD_UP_MAX`] times. Retired
+//!     segments, and open segments of sessions within a batch, are space to gain: a run waits for both.
+//!     If other sessions have taken all that a run gained, the run does not count as one that found nothing.
 
 use std::time::{Duration, Instant};
 

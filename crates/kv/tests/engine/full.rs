@@ -1,10 +1,12 @@
 //! Tests of full pools, with a cleaner in the background as in a server.
 
+use std::time::Duration;
+
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
-use farbank_store::{Error, RoomReply, Store};
+use farbank_store::{Error, RoomReply, Store, Value};
 
-use crate::support::{Time, User, memory};
+use crate::support::{Time, User, key, memory};
 
 /// Returns a store of `pool_bytes` with a cleaner in the background.
 fn in_background(pool_bytes: u64) -> Kv<Mapped> {
@@ -58,7 +60,7 @@ fn a_refused_write_moves_no_record() {
         let kv = in_background(pool_bytes);
         let mut user = User::of(&kv);
         let stored = fill(&mut user, bytes);
-        std::thread::sleep(std::time::Duration::from_millis(300)); // The background thread has cleaned.
+        std::thread::sleep(Duration::from_millis(300)); // The background thread has cleaned.
         let before = kv.stats();
         for n in 0..1_000 {
             let refused = user.try_set(&(stored + n).to_le_bytes(), &vec![8; bytes]);
@@ -163,6 +165,45 @@ fn a_worker_is_refused_no_write_that_fits_when_others_take_the_free_segments() {
             });
         }
     });
+}
+
+/// A session in the middle of a batch holds its open segments, and these are not parked. Other writers wait until the
+/// batch ends.
+#[test]
+fn a_write_waits_for_segments_that_other_sessions_hold_within_a_batch() {
+    const SESSIONS: usize = 40;
+    let stored_beside = |batches_last: Duration| {
+        let kv = patient(1 << 20, Config::default().patience);
+        let mut others: Vec<User> = (0..SESSIONS).map(|_| User::of(&kv)).collect();
+        let mut user = User::of(&kv);
+        for (n, other) in others.iter_mut().enumerate() {
+            let value = Value {
+                bytes: &[7; 100],
+                ..Value::default()
+            };
+            other.0.put(key(&[b'h', n as u8]), value).unwrap();
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(batches_last);
+                for other in &mut others {
+                    other.0.commit().unwrap();
+                }
+            });
+            if batches_last.is_zero() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            fill(&mut user, 500)
+        })
+    };
+    let (short, long) = (
+        stored_beside(Duration::ZERO),
+        stored_beside(Duration::from_millis(200)),
+    );
+    assert!(
+        long >= short - short / 50,
+        "{long} values beside batches of 200 ms, {short} without"
+    );
 }
 
 #[test]
