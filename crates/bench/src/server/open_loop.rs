@@ -21,8 +21,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farbank_check::child::append_command;
 use farbank_pm::rng::Rng;
-use farbank_server::resp;
 use hdrhistogram::Histogram;
 
 use super::process::{MeasuredServer, ask_version};
@@ -529,7 +529,7 @@ impl OpenLoopConnection {
     }
 
     fn request(&mut self, words: &[&[u8]]) {
-        resp::request(&mut self.out, words);
+        append_command(&mut self.out, words);
     }
 
     /// Sends as much as the socket accepts.

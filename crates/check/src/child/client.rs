@@ -20,6 +20,16 @@ pub(crate) struct RespClient {
     output: Vec<u8>,
 }
 
+/// Appends a command of `words` to `out`, as an array of bulk strings.
+pub fn append_command<T: AsRef<[u8]>>(out: &mut Vec<u8>, words: &[T]) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words.iter().map(AsRef::as_ref) {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
 /// Pool statistics from INFO.
 pub(crate) struct PoolFigures {
     pub(crate) live_share: f64,
@@ -34,15 +44,9 @@ impl RespClient {
         })
     }
 
-    /// Appends a command to the unsent commands, as an array of bulk strings.
+    /// Appends a command to the unsent commands.
     pub(crate) fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
-        let out = &mut self.output;
-        out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
-        for word in words.iter().map(AsRef::as_ref) {
-            out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            out.extend_from_slice(word);
-            out.extend_from_slice(b"\r\n");
-        }
+        append_command(&mut self.output, words);
     }
 
     /// Sends all unsent commands.

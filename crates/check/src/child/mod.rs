@@ -11,6 +11,7 @@ mod error;
 mod memcached;
 mod server;
 
+pub use client::append_command;
 pub(crate) use client::{RespClient, RespReply};
 pub use error::{ChildError, RunFailure, ServerViolation};
 pub(crate) use error::{ConnectionStop, UnwrittenValue};
