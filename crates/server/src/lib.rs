@@ -20,6 +20,7 @@
 //! | folder or file | content |
 //! |---|---|
 //! | `net` | sockets and threads: `listener`, `worker`, `executor`, `long_requests` |
+//! | `admin` | figures over HTTP, for monitoring |
 //! | `commands` | Redis: one file per family, the table of all commands, the pipeline. `commands::memcached`: the same for memcached |
 //! | `exec_context` | what a pipeline and a command work with, for both protocols |
 //! | `state` | what all threads share: settings, store, connections |
@@ -35,11 +36,12 @@
 //! * A protocol: `WireProtocol` in `settings`; its format in `protocol`; its commands and pipeline in a folder of
 //!   `commands`; its state of a connection in `ProtocolState` (`net::connection`), and of all connections in
 //!   `ServerParts` (`net::executor`).
-//! * An admin endpoint, for example for metrics: a protocol whose commands read `stats` and `state`.
+//! * A metric: a `Counter` in `stats::counters`, a line in `commands::info` and in `admin::figures`.
 //! * A blocking command: a reason to wait in `TurnStatus` (`exec_context`), beside `awaits_room`. The list of waiting
 //!   clients is in `state`; the write that ends the wait wakes a worker as a published message does (`WorkerMsg` in `net::worker_pool`).
 #![forbid(unsafe_code)]
 
+mod admin;
 mod buffers;
 mod commands;
 mod exec_context;

@@ -232,6 +232,8 @@ pub struct ServerOptions {
     pub password: Option<Password>,
     /// A Unix socket to listen on, besides the addresses.
     pub unix_socket: Option<UnixSocket>,
+    /// Address of the admin port, which serves figures and a page over HTTP.
+    pub admin: Option<SocketAddr>,
     /// Memory that all connections may use together.
     pub clients_memory: ClientsMemory,
     /// Events that keyspace notifications tell of; none by default.
@@ -255,6 +257,7 @@ impl Default for ServerOptions {
             protected_actions: ProtectedActions::default(),
             password: None,
             unix_socket: None,
+            admin: None,
             clients_memory: ClientsMemory::default(),
             keyspace_events: KeyspaceEvents::default(),
             time_slice: Duration::from_micros(200),

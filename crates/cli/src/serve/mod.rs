@@ -50,6 +50,8 @@ Examples:
       a pool in an ordinary file that grows as it fills, synced once a second
   farbank serve --engine mdb --pool /var/cache/farbank.pool --size 8gb
       a cache that evicts when it is full, and is warm after a kill
+  farbank serve --admin 9121
+      also a live page of figures at http://127.0.0.1:9121/, and /metrics for Prometheus
   farbank serve --config /etc/farbank.toml --port 7000
       options from a file, except the port
   redis-cli -p 6379 set greeting hello
@@ -80,6 +82,25 @@ impl FromStr for OptionalPort {
         let port = text.parse();
         let port = port.map_err(|_| "a port must be a number up to 65535, or off".to_owned())?;
         Ok(OptionalPort(Some(port)))
+    }
+}
+
+/// Address of the admin port: `PORT` on loopback, or `IP:PORT`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct AdminAddr(SocketAddr);
+
+impl FromStr for AdminAddr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AdminAddr, String> {
+        let on_loopback = text
+            .parse()
+            .map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let addr = on_loopback.or_else(|_| text.parse());
+        addr.map(AdminAddr).map_err(|_| {
+            "must be a port up to 65535, or an IP address and a port, as in 10.0.0.1:9121"
+                .to_owned()
+        })
     }
 }
 
@@ -138,6 +159,11 @@ pub(crate) struct ServeArgs {
     /// Port for memcached clients; 0 selects a free port, off disables it. Default: 11211, or off with --requirepass.
     #[arg(long, value_name = "N|off")]
     memcached_port: Option<OptionalPort>,
+    /// Serve figures over HTTP at this port of 127.0.0.1, or at this address: a live page, /metrics for Prometheus,
+    /// /healthz and /readyz. 9121 is usual; 0 selects a free port. It needs no password, changes nothing, and shows
+    /// keys to clients on this machine only. Default: off.
+    #[arg(long, value_name = "[IP:]PORT")]
+    admin: Option<AdminAddr>,
     /// Also listen on this Unix socket for Redis clients. A socket that a killed server left is replaced.
     #[arg(long, value_name = "PATH")]
     unixsocket: Option<PathBuf>,
@@ -325,6 +351,7 @@ impl ServeArgs {
                 path,
                 mode: self.unixsocketperm.0,
             }),
+            admin: self.admin.map(|admin| admin.0),
             clients_memory: self.maxmemory_clients,
             keyspace_events: self.notify_keyspace_events,
             ..ServerOptions::default()
@@ -447,6 +474,9 @@ impl ServeArgs {
             env!("CARGO_PKG_VERSION"),
             addrs.join(" and ")
         );
+        if let Some(addr) = server.admin_addr() {
+            announce!("admin page at http://{addr}/, metrics at http://{addr}/metrics");
+        }
         announce!(
             "pool {}: {} in segments of {}, medium {}{}",
             self.pool.display(),
@@ -518,9 +548,9 @@ fn not_bound(error: &BindError) -> Failure {
         _ if error.socket.is_some() => {
             Some("--unixsocket must name a file that does not exist, in a folder that is writable")
         }
-        ErrorKind::AddrInUse => {
-            Some("another server is there; choose a different --port or --memcached-port, or off")
-        }
+        ErrorKind::AddrInUse => Some(
+            "another server is there; choose a different --port, --memcached-port or --admin, or off",
+        ),
         ErrorKind::AddrNotAvailable => Some("--bind must name addresses of this machine"),
         ErrorKind::PermissionDenied => {
             Some("ports below 1024 need privileges; choose a higher --port")

@@ -24,6 +24,7 @@ use super::long_requests;
 use super::unix_socket::{BoundSocket, as_stream};
 use super::worker::{WAKE, Worker};
 use super::worker_pool::{WorkerHandle, WorkerMsg, WorkerPool};
+use crate::admin;
 use crate::commands::memcached::state::MemcachedState;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::state::clients::{ClientRegistry, PeerAddr};
@@ -47,6 +48,7 @@ pub struct Server {
     listeners: Vec<StdListener>,
     endpoints: Vec<Endpoint>,
     socket: Option<BoundSocket>,
+    admin: Option<StdListener>,
     options: ServerOptions,
     pool: Arc<WorkerPool>,
     accept_poll: Poll,
@@ -135,18 +137,27 @@ impl Server {
             BoundSocket::new(socket).map_err(|source| BindError::of_socket(&socket.path, source))
         });
         let socket = socket.transpose()?;
+        let admin = options.admin.map(|addr| {
+            bind(addr).map_err(|source| BindError {
+                addr: Some(addr),
+                socket: None,
+                source,
+            })
+        });
+        let admin = admin.transpose()?;
         let of = |source| BindError {
             addr: None,
             socket: None,
             source,
         };
-        Server::with(listeners, bound, socket, options).map_err(of)
+        Server::with(listeners, bound, socket, admin, options).map_err(of)
     }
 
     fn with(
         listeners: Vec<StdListener>,
         endpoints: Vec<Endpoint>,
         socket: Option<BoundSocket>,
+        admin: Option<StdListener>,
         options: ServerOptions,
     ) -> io::Result<Server> {
         let (mut polls, mut workers) = (Vec::new(), Vec::new());
@@ -162,6 +173,7 @@ impl Server {
             listeners,
             endpoints,
             socket,
+            admin,
             options,
             pool,
             accept_poll,
@@ -182,6 +194,14 @@ impl Server {
             let listening = socket.listen(BACKLOG);
             listening.map_err(|source| BindError::of_socket(socket.path(), source))?;
         }
+        if let Some(admin) = &self.admin {
+            let listening = SockRef::from(admin).listen(BACKLOG);
+            listening.map_err(|source| BindError {
+                addr: self.admin_addr(),
+                socket: None,
+                source,
+            })?;
+        }
         Ok(())
     }
 
@@ -189,6 +209,12 @@ impl Server {
     #[must_use]
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
+    }
+
+    /// The address of the admin port, if there is one.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin.as_ref()?.local_addr().ok()
     }
 
     /// Returns a handle that stops this server.
@@ -245,6 +271,11 @@ impl Server {
                 expiry_events::run(parts);
             };
             let expiry_events = spawn(scope, "expiry-events", expiry_events)?;
+            if let Some(listener) = &self.admin {
+                spawn(scope, "admin", move || {
+                    admin::run(&parts.shared, listener);
+                })?;
+            }
             // Freeing a large buffer would delay a worker (`buffers::pool`).
             let (freed, to_free) = mpsc::channel::<Vec<Vec<u8>>>();
             spawn(scope, "free-buffers", move || {

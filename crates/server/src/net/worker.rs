@@ -71,6 +71,9 @@ struct HeldReplies {
     slots: Vec<usize>,
     /// Messages that `ticket` holds (SRV-PUB-2).
     messages: Vec<Publication>,
+    /// When the batch began, and its number of requests.
+    began: Instant,
+    requests: u64,
 }
 
 /// What the connections have done since the last commit.
@@ -80,6 +83,8 @@ struct OpenBatch {
     touched: Vec<usize>,
     /// Bytes read and replied.
     bytes: usize,
+    /// When the worker began to read the batch's first request.
+    began: Option<Instant>,
 }
 
 /// A worker thread's state; see the module.
@@ -347,12 +352,14 @@ impl<'a> Worker<'a> {
                         break;
                     };
                     self.publish(batch.messages);
+                    let latency = &self.shared.counters.workers[self.number].latency;
                     for slot in batch.slots {
                         if let Some(conn) = self.table.get_mut(slot) {
                             conn.output.release(ticket);
                             self.finish(slot);
                         }
                     }
+                    latency.record(batch.began.elapsed(), batch.requests);
                 }
                 Err(poisoned) => {
                     self.abort_unacknowledged(&poisoned);
@@ -405,7 +412,9 @@ impl<'a> Worker<'a> {
         conn.output
             .prepare_buffer(&mut self.executor.thread.buffer_pool, bytes_max);
         let (bytes, pending) = (self.batch.bytes, conn.output.pending());
-        let deadline = Instant::now() + self.shared.options.time_slice;
+        let now = Instant::now();
+        self.batch.began.get_or_insert(now);
+        let deadline = now + self.shared.options.time_slice;
         if !conn.status.closing {
             // Input that a stall left unexecuted comes first.
             self.executor.execute(conn, deadline);
@@ -461,11 +470,13 @@ impl<'a> Worker<'a> {
     /// Ends the batch: commits once, then sends or holds the replies of every connection visited in it.
     fn commit_batch(&mut self) {
         // Writes staged for a connection that is closed by now block their keys until they are committed.
-        let executed = std::mem::take(&mut self.executor.thread.requests) > 0;
+        let requests = std::mem::take(&mut self.executor.thread.requests) as u64;
+        let began = self.batch.began.take();
         self.batch.bytes = 0;
-        if self.batch.touched.is_empty() && !executed {
+        if self.batch.touched.is_empty() && requests == 0 {
             return;
         }
+        let began = began.unwrap_or_else(Instant::now);
         self.executor.thread.counters.count(Counter::Batches, 1);
         let ticket = match self.commit() {
             Ok(ticket) => ticket,
@@ -499,7 +510,12 @@ impl<'a> Worker<'a> {
                 ticket,
                 slots,
                 messages,
+                began,
+                requests,
             });
+        } else {
+            let latency = &self.shared.counters.workers[self.number].latency;
+            latency.record(began.elapsed(), requests);
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::hot_keys::{self, HotKey, HotKeys};
+use super::latency::{LatencyHistogram, LatencyTotals};
 use crate::lock::lock;
 
 /// The published counters of all threads that execute requests.
@@ -33,7 +34,7 @@ impl ServerCounters {
     }
 
     /// Totals over all threads since the start.
-    fn totals(&self) -> CounterTotals {
+    pub(crate) fn totals(&self) -> CounterTotals {
         let mut sum = CounterTotals::default();
         for thread in self.threads() {
             sum.add(&thread.totals());
@@ -51,6 +52,11 @@ impl ServerCounters {
         *lock(&self.at_reset) = self.totals();
     }
 
+    /// How long the requests since the start took.
+    pub(crate) fn latency(&self) -> LatencyTotals {
+        LatencyTotals::of(self.threads().map(|thread| &thread.latency))
+    }
+
     /// The most requested keys.
     pub(crate) fn hot_keys(&self) -> Vec<HotKey> {
         hot_keys::report(self.threads().map(|thread| &thread.hot))
@@ -62,6 +68,8 @@ impl ServerCounters {
 pub(crate) struct ThreadCounters {
     /// The keys that its connections request most.
     pub(crate) hot: HotKeys,
+    /// How long its requests take.
+    pub(crate) latency: LatencyHistogram,
     counts: [AtomicU64; TALLIES],
 }
 

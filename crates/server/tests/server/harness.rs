@@ -18,6 +18,7 @@ const HUNG: Duration = Duration::from_secs(60);
 pub(crate) struct Running {
     addr: SocketAddr,
     memcached_addr: SocketAddr,
+    admin_addr: Option<SocketAddr>,
     pub(crate) store: Volatile,
     handle: ServerHandle,
     thread: Option<JoinHandle<std::io::Result<()>>>,
@@ -45,12 +46,13 @@ impl Running {
         let server = Server::bind(&endpoints, options).unwrap();
         server.listen().unwrap();
         let [addr, memcached_addr] = [0, 1].map(|at| server.endpoints()[at].addr);
-        let handle = server.handle();
+        let (handle, admin_addr) = (server.handle(), server.admin_addr());
         let served = store.clone();
         let thread = std::thread::spawn(move || server.run(&served));
         Running {
             addr,
             memcached_addr,
+            admin_addr,
             store,
             handle,
             thread: Some(thread),
@@ -65,6 +67,11 @@ impl Running {
     /// Connects a memcached client.
     pub(crate) fn connect_memcached(&self) -> Client {
         Running::connect_to(self.memcached_addr)
+    }
+
+    /// Connects to the admin port.
+    pub(crate) fn connect_admin(&self) -> Client {
+        Running::connect_to(self.admin_addr.expect("the options have an admin port"))
     }
 
     /// Connects a Redis client from the address `ip`.
