@@ -5,8 +5,8 @@
 //! word of that class. Other words are kept, in random letter case.
 
 use super::words::{
-    AMOUNTS, CLASSES, FRAGMENTS, KEYS, NOT_CALLED, ODD, OUTPUT_LIMITS, SAFE, SETTINGS, TEMPLATES,
-    VALUES,
+    AMOUNTS, CLASSES, FRAGMENTS, KEYS, NOT_CALLED, ODD, OUTPUT_LIMITS, PAYLOADS, SAFE, SETTINGS,
+    TEMPLATES, VALUES,
 };
 use crate::wire::{escape, request};
 
@@ -255,6 +255,7 @@ impl Generator {
                     false => self.one_of(AMOUNTS),
                 }
             }
+            "payload" => RequestWord::Bytes(self.random.pick(PAYLOADS).to_vec()),
             "command" => return self.command_name(words),
             "request" => return self.inner_request(words),
             "call" => {

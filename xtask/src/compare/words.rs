@@ -58,6 +58,15 @@ pub(super) const TEMPLATES: &[&str] = &[
     "RENAMENX $key $key",
     "COPY $key $key ; DB $db ; REPLACE ; REPLACE",
     "MOVE $key $db",
+    "DUMP $key",
+    "DUMP $key",
+    "RESTORE $key 0 $payload REPLACE",
+    "RESTORE $key $ttl $payload ; REPLACE ; ABSTTL ; IDLETIME $int ; FREQ $int",
+    "RESTORE $key $ttl $payload ; REPLACE ; ABSTTL ; IDLETIME $int ; FREQ $int",
+    "RESTORE-ASKING $key $ttl $payload ; REPLACE",
+    "SORT $key ; ASC ; DESC ; ALPHA ; LIMIT $index $index ; BY $pattern ; GET $pattern ; STORE $key",
+    "SORT_RO $key ; ASC ; DESC ; ALPHA ; LIMIT $index $index ; BY $pattern ; GET $pattern ; STORE $key",
+    "MIGRATE $key",
     "RANDOMKEY",
     "OBJECT ENCODING $key",
     "OBJECT REFCOUNT $key",
@@ -279,6 +288,17 @@ pub(super) const VALUES: &[&[u8]] = &[
     b"\r\n",
     b"\xff",
     b"quote\"d 'it' \\",
+];
+
+/// Payloads of DUMP: correct ones, and ones that Redis refuses.
+pub(super) const PAYLOADS: &[&[u8]] = &[
+    b"\0\0\x0a\0]\x9b\x5c@\x0f\x7f\xa2\xda",
+    b"\0\xc0\xff\x0a\0\x0c\x93~$\x85\x08\x9d\xc5",
+    b"\0\x05hello\x0a\0cr\xdfve4 \x0a",
+    b"\0\xc3\x0a\x18\x03abca\xe0\x0a\x02\0c\x0a\0\x7f\xc3\xe2 \x12\x81\x16n",
+    b"\0\x05hello\x0a\0cr\xdfve4 \x0b",
+    b"\0\x05hello",
+    b"",
 ];
 
 const INTEGERS: &[&str] = &[
@@ -664,6 +684,20 @@ pub(super) const CLASSES: &[(&str, &[&str])] = &[
     ("script", SCRIPTS),
     ("calling", CALLING),
     ("sha", SHAS),
+    (
+        "ttl",
+        &[
+            "0",
+            "0",
+            "100000",
+            "1000000000",
+            "-1",
+            "99999999999999",
+            "9223372036854775807",
+            "x",
+            "",
+        ],
+    ),
     ("word", &["x", "", "secret", "a b"]),
 ];
 

@@ -50,6 +50,16 @@ fn script(command: &str, source: &str) -> Vec<u8> {
     request(&words.map(|word| word.as_bytes().to_vec()))
 }
 
+/// Returns requests of RESTORE: a payload of 12 KB for 1 MB, and payloads whose checksums are wrong.
+fn restore(command: &str) -> Vec<u8> {
+    let restored = format!(
+        "for i = 1, 20 do redis.call('{command}', 'other', 0, redis.call('dump', 'big'), 'replace') end"
+    );
+    let mut wrong = words(&format!("{command} other 0 REPLACE"));
+    wrong.insert(3, vec![0; MIB]);
+    [script("EVAL", &restored), request(&wrong).repeat(20)].concat()
+}
+
 /// Returns the most expensive requests of `command`, for a server with a large value at `big` and many keys.
 ///
 /// They repeat the repeatable argument, and have long names and patterns, and large values. Returns `None` if the
@@ -119,6 +129,14 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "pfcount" | "pfmerge" => [
             distinct("PFADD sketch"),
             times(&format!("{command} sketch"), "sketch", 2_000),
+        ]
+        .concat(),
+        "dump" => of("DUMP big").repeat(200),
+        "restore" | "restore-asking" => restore(command),
+        "sort" | "sort_ro" => times(command, "GET none", MANY),
+        "migrate" => [
+            of("MIGRATE 127.0.0.1 1 big 0 100").repeat(20),
+            times("MIGRATE 127.0.0.1 1  0 100 KEYS", "none", MANY),
         ]
         .concat(),
         "copy" => of("COPY big other REPLACE").repeat(20),

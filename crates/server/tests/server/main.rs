@@ -6,6 +6,7 @@
 mod commands;
 mod compared;
 mod control;
+mod dump;
 mod durability;
 mod events;
 mod harness;
