@@ -4,9 +4,10 @@
 //! option, and a request gets up to four of them in any order. A word that begins with `$` is replaced by a random
 //! word of that class. Other words are kept, in random letter case.
 
+use super::scripts::PAYLOADS;
 use super::words::{
-    AMOUNTS, CLASSES, FRAGMENTS, KEYS, NOT_CALLED, ODD, OUTPUT_LIMITS, PAYLOADS, SAFE, SETTINGS,
-    TEMPLATES, VALUES,
+    AMOUNTS, CLASSES, FRAGMENTS, KEYS, NOT_CALLED, ODD, OUTPUT_LIMITS, SAFE, SETTINGS, TEMPLATES,
+    VALUES,
 };
 use crate::wire::{escape, request};
 
@@ -283,7 +284,10 @@ impl Generator {
         let name = match (self.random.below(4), sub) {
             (0, _) => "client|nope".to_owned(),
             (1 | 2, Some(sub))
-                if ["CLIENT", "CONFIG", "COMMAND", "OBJECT", "SCRIPT"].contains(&name) =>
+                if [
+                    "CLIENT", "CONFIG", "COMMAND", "FUNCTION", "OBJECT", "SCRIPT",
+                ]
+                .contains(&name) =>
             {
                 format!("{name}|{sub}")
             }

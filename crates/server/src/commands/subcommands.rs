@@ -2,7 +2,7 @@
 
 use super::context::command_row::flag::*;
 use super::context::command_row::{Command, SECOND, rows};
-use super::{client, command, config, object, pubsub, scripts};
+use super::{client, command, config, functions, object, pubsub, scripts};
 
 /// Subcommands of OBJECT.
 pub(super) static OBJECT: &[Command] = rows! {
@@ -72,6 +72,62 @@ pub(super) static SCRIPT_COMMANDS: &[Command] = rows! {
         acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::flush,
         tips: "request_policy:all_nodes response_policy:all_succeeded",
         summary: "Removes all loaded scripts.",
+    }
+};
+
+/// Subcommands of FUNCTION. Those that change libraries wait for the medium, so they are long.
+pub(super) static FUNCTION_COMMANDS: &[Command] = rows! {
+    "function|load" {
+        arity: -3, flags: WRITE | DENYOOM | NOSCRIPT | WALKS | ALONE,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::load,
+        tips: "request_policy:all_shards response_policy:all_succeeded",
+        summary: "Loads a library of functions.",
+    }
+    "function|help" {
+        arity: 2, flags: LOADING | STALE,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::help,
+        summary: "Lists the subcommands of FUNCTION.",
+    }
+    "function|kill" {
+        arity: 2, flags: NOSCRIPT | ALLOW_BUSY,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::kill,
+        tips: "request_policy:all_shards response_policy:one_succeeded",
+        summary: "Ends the running function if it has not written.",
+    }
+    "function|flush" {
+        arity: -2, flags: WRITE | NOSCRIPT | WALKS | ALONE,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::flush,
+        tips: "request_policy:all_shards response_policy:all_succeeded",
+        summary: "Removes all libraries.",
+    }
+    "function|restore" {
+        arity: -3, flags: WRITE | DENYOOM | NOSCRIPT | WALKS | ALONE,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::restore,
+        tips: "request_policy:all_shards response_policy:all_succeeded",
+        summary: "Adds the libraries that FUNCTION DUMP has returned.",
+    }
+    "function|list" {
+        arity: -2, flags: NOSCRIPT,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::list,
+        tips: "nondeterministic_output_order",
+        summary: "Describes libraries.",
+    }
+    "function|stats" {
+        arity: 2, flags: NOSCRIPT | ALLOW_BUSY,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::stats,
+        tips: "nondeterministic_output request_policy:all_shards response_policy:special",
+        summary: "Describes the running function, and counts libraries.",
+    }
+    "function|dump" {
+        arity: 2, flags: NOSCRIPT,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::dump,
+        summary: "Returns all libraries in the format of FUNCTION RESTORE.",
+    }
+    "function|delete" {
+        arity: 3, flags: WRITE | NOSCRIPT | WALKS | ALONE,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::delete,
+        tips: "request_policy:all_shards response_policy:all_succeeded",
+        summary: "Removes a library.",
     }
 };
 

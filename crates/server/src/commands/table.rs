@@ -6,10 +6,12 @@
 use super::context::command_row::flag::*;
 use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, ONE, PAIRS, THIRD, TWO, rows};
 use super::context::command_table::CommandTable;
-use super::subcommands::{CLIENT, COMMAND, CONFIG, OBJECT, PUBSUB_CONTAINER, SCRIPT_COMMANDS};
+use super::subcommands::{
+    CLIENT, COMMAND, CONFIG, FUNCTION_COMMANDS, OBJECT, PUBSUB_CONTAINER, SCRIPT_COMMANDS,
+};
 use super::{
-    bitfield, bits, command, connection, counters, dump, expiry, hyperloglog, info, keys, lcs,
-    migrate, moves, pubsub, ranges, scripts, server, sort, strings, transactions,
+    bitfield, bits, command, connection, counters, dump, expiry, functions, hyperloglog, info,
+    keys, lcs, migrate, moves, pubsub, ranges, scripts, server, sort, strings, transactions,
 };
 
 /// All commands.
@@ -505,6 +507,21 @@ static ROWS: &[Command] = rows! {
         arity: -3, flags: READONLY | NOSCRIPT | STALE | SKIP_MONITOR | NO_MANDATORY_KEYS | MOVABLEKEYS | GROUPED | SCRIPT,
         access: "RO access", acl: "@scripting", group: "scripting", since: "7.0.0", run: scripts::evalsha_ro,
         summary: "Executes a loaded Lua script that does not write.",
+    }
+    "fcall" {
+        arity: -3, flags: NOSCRIPT | STALE | SKIP_MONITOR | NO_MANDATORY_KEYS | MOVABLEKEYS | GROUPED | SCRIPT,
+        access: "RW access update", acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::fcall,
+        summary: "Calls a function of a library, all or nothing.",
+    }
+    "fcall_ro" {
+        arity: -3, flags: READONLY | NOSCRIPT | STALE | SKIP_MONITOR | NO_MANDATORY_KEYS | MOVABLEKEYS | GROUPED | SCRIPT,
+        access: "RO access", acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::fcall_ro,
+        summary: "Calls a function of a library that does not write.",
+    }
+    "function" {
+        arity: -2, flags: MAY_WALK,
+        group: "scripting", since: "7.0.0", run: server::container, subcommands: FUNCTION_COMMANDS,
+        summary: "Commands about libraries of functions.",
     }
     "script" {
         arity: -2,

@@ -37,6 +37,9 @@ const FOOTER_BYTES: usize = 10;
 const CHECKSUM_BYTES: usize = 8;
 /// The type of a string.
 const TYPE_STRING: u8 = 0;
+/// What precedes the code of a library.
+const OPCODE_LIBRARY: u8 = 0xf5;
+const OPCODE_LIBRARY_PRE_RELEASE: u8 = 0xf6;
 /// Types of values in Redis 7.0: these, and nothing between and behind them.
 const TYPES: [std::ops::RangeInclusive<u8>; 2] = [0..=7, 9..=19];
 /// Longest text that may be a 32-bit number.
@@ -137,6 +140,69 @@ pub fn dump_string(value: &[u8]) -> Vec<u8> {
     put_string(&mut out, value);
     put_footer(&mut out);
     out
+}
+
+/// Returns the payload of FUNCTION DUMP: one string of code for each library.
+pub(crate) fn dump_libraries<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for code in codes {
+        out.push(OPCODE_LIBRARY);
+        put_string(&mut out, code);
+    }
+    put_footer(&mut out);
+    out
+}
+
+/// Why a library of a payload was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LibraryError {
+    /// The payload has a library in the format of a release candidate of Redis 7.0.
+    PreRelease,
+    /// The payload has something else than a library.
+    OtherType,
+    /// The code is no string, or too long.
+    Code,
+}
+
+/// Reads the libraries of a payload of FUNCTION DUMP.
+pub(crate) struct LibraryReader<'a> {
+    reader: Reader<'a>,
+    bytes_max: usize,
+}
+
+impl<'a> LibraryReader<'a> {
+    /// Checks the footer of `payload`. The code of a library may have `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// [`PayloadError::Footer`]
+    pub(crate) fn new(
+        payload: &'a [u8],
+        bytes_max: usize,
+    ) -> Result<LibraryReader<'a>, PayloadError> {
+        check_footer(payload)?;
+        Ok(LibraryReader {
+            reader: Reader(payload),
+            bytes_max,
+        })
+    }
+}
+
+impl<'a> Iterator for LibraryReader<'a> {
+    type Item = Result<Cow<'a, [u8]>, LibraryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.reader.0.len() <= FOOTER_BYTES {
+            return None;
+        }
+        Some(match self.reader.array() {
+            Ok([OPCODE_LIBRARY]) => {
+                let code = self.reader.string(self.bytes_max);
+                code.map_err(|_| LibraryError::Code)
+            }
+            Ok([OPCODE_LIBRARY_PRE_RELEASE]) => Err(LibraryError::PreRelease),
+            _ => Err(LibraryError::OtherType),
+        })
+    }
 }
 
 /// Reads a payload from its front.

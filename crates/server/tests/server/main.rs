@@ -9,6 +9,7 @@ mod control;
 mod dump;
 mod durability;
 mod events;
+mod functions;
 mod harness;
 mod limits;
 mod long;
