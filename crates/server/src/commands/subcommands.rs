@@ -112,22 +112,22 @@ pub(super) static FUNCTION_COMMANDS: &[Command] = rows! {
         tips: "nondeterministic_output_order",
         summary: "Describes libraries.",
     }
-    "function|stats" {
-        arity: 2, flags: NOSCRIPT | ALLOW_BUSY,
-        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::stats,
-        tips: "nondeterministic_output request_policy:all_shards response_policy:special",
-        summary: "Describes the running function, and counts libraries.",
+    "function|delete" {
+        arity: 3, flags: WRITE | NOSCRIPT | WALKS | ALONE,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::delete,
+        tips: "request_policy:all_shards response_policy:all_succeeded",
+        summary: "Removes a library.",
     }
     "function|dump" {
         arity: 2, flags: NOSCRIPT,
         acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::dump,
         summary: "Returns all libraries in the format of FUNCTION RESTORE.",
     }
-    "function|delete" {
-        arity: 3, flags: WRITE | NOSCRIPT | WALKS | ALONE,
-        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::delete,
-        tips: "request_policy:all_shards response_policy:all_succeeded",
-        summary: "Removes a library.",
+    "function|stats" {
+        arity: 2, flags: NOSCRIPT | ALLOW_BUSY,
+        acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::stats,
+        tips: "nondeterministic_output request_policy:all_shards response_policy:special",
+        summary: "Describes the running function, and counts libraries.",
     }
 };
 
