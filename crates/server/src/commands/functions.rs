@@ -16,11 +16,12 @@ use super::function_load::{LoadThread, load_known, load_new};
 use super::scripts::{arguments, busy, kill_running, run, with_engine};
 use super::text;
 use crate::glob::{LetterCase, matches};
-use crate::lua::engine::{CompiledScript, ScriptEngine};
+use crate::lua::compiled::CompiledScript;
+use crate::lua::engine::ScriptEngine;
 use crate::lua::functions::FLAG_NAMES;
 use crate::lua::shebang;
 use crate::protocol::resp::{Args, reply};
-use crate::rdb::{LibraryError, LibraryReader};
+use crate::rdb::{LibraryPayloadError, LibraryReader};
 use crate::state::functions::{CODE_BYTES_MAX, Libraries, Library, LibraryConflict};
 
 /// Most bytes of code that a worker dumps or sends.
@@ -225,9 +226,9 @@ pub(super) fn restore(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
         for code in reader {
             let code = code.map_err(|error| {
                 CommandError::Fixed(match error {
-                    LibraryError::PreRelease => "ERR Failed loading engine name",
-                    LibraryError::OtherType => "ERR given type is not a function",
-                    LibraryError::Code => "ERR Failed loading library payload",
+                    LibraryPayloadError::PreRelease => "ERR Failed loading engine name",
+                    LibraryPayloadError::OtherType => "ERR given type is not a function",
+                    LibraryPayloadError::Code => "ERR Failed loading library payload",
                 })
             })?;
             refuse_known(&restored, &code, false)?;

@@ -9,13 +9,13 @@ use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState,
 };
 
+use super::compiled::{CompiledScript, FunctionCache};
 use super::convert::{error_table, read_arguments, reply_of, value_of};
-use super::functions::FunctionCache;
 use super::host::{HOST, ScriptHost, aborted, checked, with_host};
 use super::library::{PRELUDE_NAME, RaisedError, plain, position, register_timed};
 use super::random::Rand48;
 use super::redis::sha1_hex;
-use super::shebang::{self, ScriptFlags};
+use super::shebang;
 use super::{bits, json, msgpack, random, redis, strings, structs};
 use crate::buffers::reply::ReplyBuffer;
 use crate::protocol::resp::parse::ArgsBuffer;
@@ -52,16 +52,6 @@ pub(crate) struct ScriptEngine {
     bytes_max: usize,
     /// Number of SCRIPT FLUSH before the compiled scripts were compiled.
     pub(crate) flushes: u64,
-}
-
-/// A compiled script, or a function of a library.
-pub(crate) struct CompiledScript {
-    /// Its SHA1 in hexadecimal digits, or the function's name.
-    pub(crate) name: String,
-    pub(crate) flags: ScriptFlags,
-    /// Whether it is a function of a library, which gets the keys and the arguments as parameters.
-    pub(crate) is_function: bool,
-    pub(super) function: Function,
 }
 
 /// Outcome of a script.

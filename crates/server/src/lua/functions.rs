@@ -3,12 +3,12 @@
 //! A library runs once in each state that calls one of its functions. It registers functions with `redis.register_function`
 //! and can do nothing else (see `prelude.lua`). A state keeps the callbacks of a library in one Lua table.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use mlua::{Function, Table, Value};
+use mlua::{Table, Value};
 
-use super::engine::{CompiledScript, ScriptEngine};
+use super::compiled::CompiledScript;
+use super::engine::ScriptEngine;
 use super::host::{HOST, ScriptHost};
 use super::shebang::ScriptFlags;
 
@@ -30,35 +30,10 @@ pub(crate) struct FunctionInfo {
     pub(crate) flags: [bool; FLAG_NAMES.len()],
 }
 
-/// Libraries and functions of a state.
-pub(super) struct FunctionCache {
-    /// Calls a function with keys and arguments.
-    pub(super) call: Function,
-    load_library: Function,
-    /// Callbacks of libraries by the libraries' numbers.
-    libraries: HashMap<u64, Table>,
-    /// Functions by the names with which clients have called them.
-    by_name: HashMap<Vec<u8>, Rc<CompiledScript>>,
-    /// Number of changes of libraries before these were loaded.
-    changes: u64,
-}
-
 /// Most functions that a state keeps ready. Each takes a slot of mlua's stack of 8,000 slots.
 const FUNCTIONS_MAX: usize = 400;
 /// Most libraries that a state keeps.
 const LIBRARIES_MAX: usize = 400;
-
-impl FunctionCache {
-    pub(super) fn new(call: Function, load_library: Function) -> FunctionCache {
-        FunctionCache {
-            call,
-            load_library,
-            libraries: HashMap::new(),
-            by_name: HashMap::new(),
-            changes: 0,
-        }
-    }
-}
 
 /// Why a library was not loaded.
 pub(crate) enum LoadError {

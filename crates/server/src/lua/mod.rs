@@ -10,7 +10,7 @@
 //! compiled. The module knows neither commands nor the store: a script's effects go through [`host::ScriptHost`].
 //!
 //! * [`engine`]: a Lua state, compiled scripts, and the call of a script. `prelude.lua` builds the globals.
-//! * [`functions`]: libraries of functions that a state has loaded.
+//! * [`compiled`]: compiled scripts and functions. [`functions`]: libraries of functions that a state has loaded.
 //! * [`host`]: the commands that a script calls. [`library`]: how functions of the libraries are registered.
 //! * [`convert`]: RESP to Lua values and back.
 //! * [`strings`] and [`pattern`]: functions of `string` whose time is bounded. [`random`]: `math.random` of Redis.
@@ -25,6 +25,7 @@
 //!     these takes time proportional to the state's memory at most.
 
 pub(crate) mod bits;
+pub(crate) mod compiled;
 pub(crate) mod convert;
 pub(crate) mod engine;
 pub(crate) mod functions;

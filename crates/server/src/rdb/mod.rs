@@ -155,7 +155,7 @@ pub(crate) fn dump_libraries<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u
 
 /// Why a library of a payload was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LibraryError {
+pub(crate) enum LibraryPayloadError {
     /// The payload has a library in the format of a release candidate of Redis 7.0.
     PreRelease,
     /// The payload has something else than a library.
@@ -188,7 +188,7 @@ impl<'a> LibraryReader<'a> {
 }
 
 impl<'a> Iterator for LibraryReader<'a> {
-    type Item = Result<Cow<'a, [u8]>, LibraryError>;
+    type Item = Result<Cow<'a, [u8]>, LibraryPayloadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.reader.0.len() <= FOOTER_BYTES {
@@ -197,10 +197,10 @@ impl<'a> Iterator for LibraryReader<'a> {
         Some(match self.reader.array() {
             Ok([OPCODE_LIBRARY]) => {
                 let code = self.reader.string(self.bytes_max);
-                code.map_err(|_| LibraryError::Code)
+                code.map_err(|_| LibraryPayloadError::Code)
             }
-            Ok([OPCODE_LIBRARY_PRE_RELEASE]) => Err(LibraryError::PreRelease),
-            _ => Err(LibraryError::OtherType),
+            Ok([OPCODE_LIBRARY_PRE_RELEASE]) => Err(LibraryPayloadError::PreRelease),
+            _ => Err(LibraryPayloadError::OtherType),
         })
     }
 }
