@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -255,7 +256,10 @@ impl RunningFunction {
 fn write_durably(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut temporary = OsString::from(file);
     temporary.push(".tmp");
-    let mut written = File::create(&temporary)?;
+    // Only the server's user can read the pool, and so its libraries.
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut written = options.open(&temporary)?;
     written.write_all(bytes)?;
     written.sync_all()?;
     fs::rename(&temporary, file)?;
