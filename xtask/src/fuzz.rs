@@ -17,7 +17,7 @@ use crate::RunSize;
 use crate::run::{install, root, succeed, target, works};
 use crate::sanitize::TRIPLE;
 
-const TARGETS: [&str; 4] = ["memcached", "pool_image", "resp", "superblock"];
+const TARGETS: [&str; 5] = ["memcached", "pool_image", "resp", "restore", "superblock"];
 
 /// Request parsers that the program `parsers` tests.
 const PARSERS: [&str; 2] = ["memcached", "resp"];

@@ -1,4 +1,5 @@
 //! Scripts on a real pool: isolated and atomic for keys that they do not declare, with several workers and across kills.
+//! Libraries of functions across kills.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -66,11 +67,20 @@ struct Client {
 impl Client {
     /// Sends a request and returns the first line of its reply. `None`: the server has ended.
     fn ask(&mut self, words: &[&str]) -> Option<String> {
+        self.send(words)?;
+        self.line()
+    }
+
+    fn send(&mut self, words: &[&str]) -> Option<()> {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
             request += &format!("${}\r\n{word}\r\n", word.len());
         }
-        self.stream.write_all(request.as_bytes()).ok()?;
+        self.stream.write_all(request.as_bytes()).ok()
+    }
+
+    /// Reads a line. `None`: the server has ended.
+    fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.lines.read_line(&mut line) {
             Ok(bytes) if bytes > 0 => Some(line.trim_end().to_owned()),
@@ -154,6 +164,40 @@ fn transfers_between_undeclared_keys_are_isolated_and_survive_kills() {
                 "client {number}: {count} of {acknowledged}"
             );
         }
+        server.kill();
+    }
+}
+
+#[test]
+fn libraries_of_functions_survive_kills() {
+    /// Changes between two kills, and kills.
+    const CHANGES: usize = 10;
+    const KILLS: usize = 5;
+    let code = |number: usize| {
+        format!("#!lua name=lib\nredis.register_function('number', function() return {number} end)")
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    let mut number = 0;
+    for kill in 0..KILLS {
+        let server = Server::start(&pool);
+        let mut client = server.connect();
+        if kill > 0 {
+            // A change that was not acknowledged may have happened.
+            let found = client.ask(&["FCALL", "number", "0"]).unwrap();
+            let found: usize = found[1..].parse().expect(&found);
+            assert!(found == number || found == number + 1, "{found}, {number}");
+            number = found;
+        }
+        for _ in 0..CHANGES {
+            let load = ["FUNCTION", "LOAD", "REPLACE", &code(number + 1)];
+            assert_eq!(client.ask(&load).as_deref(), Some("$3"));
+            client.line();
+            number += 1;
+        }
+        assert_eq!(client.ask(&["FLUSHALL"]).as_deref(), Some("+OK"));
+        // This change is being executed when the server is killed.
+        client.send(&["FUNCTION", "LOAD", "REPLACE", &code(number + 1)]);
         server.kill();
     }
 }

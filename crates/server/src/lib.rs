@@ -28,6 +28,7 @@
 //! | `stats` | counters, the most requested keys, the process |
 //! | `settings`, `keyspace_events` | options at start, and those that CONFIG SET changes |
 //! | `protocol` | wire formats: [`resp`] is Redis's, [`memcached`] is memcached's |
+//! | [`rdb`] | strings in the format of Redis's files, for DUMP and RESTORE |
 //! | `buffers`, [`glob`], `lock` | buffers of connections, patterns of SCAN and KEYS, locks |
 //!
 //! # To add something
@@ -51,6 +52,7 @@ mod lock;
 mod lua;
 mod net;
 mod protocol;
+pub mod rdb;
 mod settings;
 mod state;
 mod stats;

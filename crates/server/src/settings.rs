@@ -218,6 +218,8 @@ pub struct ServerOptions {
     pub sync: &'static str,
     /// Path of the pool, for INFO and CONFIG GET.
     pub pool: String,
+    /// File that keeps the libraries of FUNCTION LOAD; `None` keeps them in memory only.
+    pub functions_file: Option<PathBuf>,
     /// Most bytes of a memcached item, including key and header.
     pub item_bytes_max: usize,
     /// Seconds after which an idle connection is closed; 0 means never.
@@ -250,6 +252,7 @@ impl Default for ServerOptions {
             clients_max: 10_000,
             sync: "always",
             pool: String::new(),
+            functions_file: None,
             item_bytes_max: 1 << 20,
             idle_secs: 0,
             flush_allowed: true,

@@ -4,6 +4,7 @@
 //! option, and a request gets up to four of them in any order. A word that begins with `$` is replaced by a random
 //! word of that class. Other words are kept, in random letter case.
 
+use super::scripts::PAYLOADS;
 use super::words::{
     AMOUNTS, CLASSES, FRAGMENTS, KEYS, NOT_CALLED, ODD, OUTPUT_LIMITS, SAFE, SETTINGS, TEMPLATES,
     VALUES,
@@ -255,6 +256,7 @@ impl Generator {
                     false => self.one_of(AMOUNTS),
                 }
             }
+            "payload" => RequestWord::Bytes(self.random.pick(PAYLOADS).to_vec()),
             "command" => return self.command_name(words),
             "request" => return self.inner_request(words),
             "call" => {
@@ -282,7 +284,10 @@ impl Generator {
         let name = match (self.random.below(4), sub) {
             (0, _) => "client|nope".to_owned(),
             (1 | 2, Some(sub))
-                if ["CLIENT", "CONFIG", "COMMAND", "OBJECT", "SCRIPT"].contains(&name) =>
+                if [
+                    "CLIENT", "CONFIG", "COMMAND", "FUNCTION", "OBJECT", "SCRIPT",
+                ]
+                .contains(&name) =>
             {
                 format!("{name}|{sub}")
             }

@@ -20,6 +20,7 @@
 mod case;
 mod generate;
 mod rules;
+mod scripts;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -47,7 +47,7 @@ const RULES: &[DifferenceRule] = &[
     rule(PARTS, parts),
     rule("the servers execute a request at different moments", moment),
     rule(
-        "KEYS, SCAN, CONFIG GET and COMMAND LIST order their elements differently",
+        "KEYS, SCAN, CONFIG GET, COMMAND LIST and FUNCTION LIST order their elements differently",
         order,
     ),
     rule("each server has its own cursors of SCAN", cursor),
@@ -147,7 +147,7 @@ fn order(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     match (asked.word(0).as_slice(), asked.word(1).as_slice()) {
         (b"keys", _) => same(redis, farbank, 1),
         (b"config", b"get") => same(redis, farbank, 2),
-        (b"command", b"list") => same(redis, farbank, 1),
+        (b"command" | b"function", b"list") => same(redis, farbank, 1),
         (b"scan", _) => match (redis.elements(), farbank.elements()) {
             (Some([next, redis]), Some([also, farbank])) => {
                 next == also && next.text() == Some(b"0") && same(redis, farbank, 1)

@@ -1,5 +1,7 @@
 //! Templates and words for random requests.
 
+use super::scripts::{CALLING, LIBRARIES, SCRIPTS, SHAS};
+
 /// Templates of requests: one for each command, several for commands with many options.
 pub(super) const TEMPLATES: &[&str] = &[
     "GET $key",
@@ -58,6 +60,15 @@ pub(super) const TEMPLATES: &[&str] = &[
     "RENAMENX $key $key",
     "COPY $key $key ; DB $db ; REPLACE ; REPLACE",
     "MOVE $key $db",
+    "DUMP $key",
+    "DUMP $key",
+    "RESTORE $key 0 $payload REPLACE",
+    "RESTORE $key $ttl $payload ; REPLACE ; ABSTTL ; IDLETIME $int ; FREQ $int",
+    "RESTORE $key $ttl $payload ; REPLACE ; ABSTTL ; IDLETIME $int ; FREQ $int",
+    "RESTORE-ASKING $key $ttl $payload ; REPLACE",
+    "SORT $key ; ASC ; DESC ; ALPHA ; LIMIT $index $index ; BY $pattern ; GET $pattern ; STORE $key",
+    "SORT_RO $key ; ASC ; DESC ; ALPHA ; LIMIT $index $index ; BY $pattern ; GET $pattern ; STORE $key",
+    "MIGRATE $key",
     "RANDOMKEY",
     "OBJECT ENCODING $key",
     "OBJECT REFCOUNT $key",
@@ -95,6 +106,20 @@ pub(super) const TEMPLATES: &[&str] = &[
     "EVAL $calling 1 $call",
     "EVALSHA $sha 1 $key $value",
     "EVALSHA_RO $sha 1 $key $value",
+    "FCALL $function 1 $key $value",
+    "FCALL $function 2 $key $key $value",
+    "FCALL $function $int $key",
+    "FCALL_RO $function 1 $key $value",
+    "FUNCTION LOAD $library",
+    "FUNCTION LOAD REPLACE $library",
+    "FUNCTION LOAD REPLACE $library",
+    "FUNCTION DELETE $libname",
+    "FUNCTION FLUSH ; ASYNC ; SYNC",
+    "FUNCTION LIST LIBRARYNAME $libname ; WITHCODE",
+    "FUNCTION STATS",
+    "FUNCTION KILL",
+    "FUNCTION RESTORE $payload ; FLUSH ; APPEND ; REPLACE",
+    "FUNCTION $odd",
     "SCRIPT LOAD $script",
     "SCRIPT EXISTS $sha $sha",
     "SCRIPT FLUSH ; ASYNC ; SYNC",
@@ -186,58 +211,6 @@ pub(super) const NOT_CALLED: &[&str] = &[
     "SHUTDOWN",
     "TIME",
     "TTL",
-];
-
-/// Scripts that execute the request in their arguments.
-const CALLING: &[&str] = &[
-    "return redis.call(unpack(ARGV))",
-    "return redis.pcall(unpack(ARGV))",
-    "redis.setresp(3) return redis.call(unpack(ARGV))",
-    "redis.setresp(3) return redis.pcall(unpack(ARGV))",
-    "local r = redis.pcall(unpack(ARGV)) return {type(r), r}",
-    "local ok, r = pcall(redis.call, unpack(ARGV)) return {tostring(ok), r}",
-    "redis.call('append', 'k', 'x') return redis.call(unpack(ARGV))",
-];
-
-/// Scripts whose results depend on the keys and the arguments only.
-const SCRIPTS: &[&str] = &[
-    "return {KEYS[1], KEYS[2], ARGV[1], ARGV[2], #KEYS, #ARGV}",
-    "return redis.call('get', KEYS[1])",
-    "return redis.call('set', KEYS[1], ARGV[1])",
-    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end",
-    "local c = redis.call('incr', KEYS[1]) if c == 1 then redis.call('expire', KEYS[1], 10000) end return c",
-    "local v = redis.call('mget', 'a', 'b', 'c') redis.call('mset', 'a', v[2] or '', 'b', v[3] or '') return v",
-    "redis.call('set', KEYS[1], ARGV[1]) redis.call('incr', KEYS[1]) return 1",
-    "redis.call('set', KEYS[1], '1') error('failed')",
-    "redis.call('select', 1) redis.call('set', KEYS[1], ARGV[1]) return redis.call('get', KEYS[1])",
-    "return cjson.encode({KEYS, ARGV, n = redis.call('exists', KEYS[1])})",
-    "return cmsgpack.pack(ARGV, redis.call('strlen', KEYS[1]))",
-    "return {string.find(ARGV[1], '(%w+)'), (ARGV[1]:gsub('%W', '.')), ARGV[1]:upper()}",
-    "return tostring(tonumber(ARGV[1]))",
-    "return redis.sha1hex(ARGV[1] or '')",
-    "#!lua flags=no-writes\nreturn redis.call('set', KEYS[1], 'x')",
-    "#!lua\nreturn redis.call('get', KEYS[1])",
-    "#!lua flags=nope\nreturn 1",
-    "return {1, {2, false, {3.9, 'x'}}, {err = 'E x'}, {ok = 'y'}}",
-    "redis.setresp(3) return {true, false, {double = 0.5}, {map = {a = 1}}, {set = {b = true}}}",
-    "return redis.call('nope')",
-    "return redis.call('multi')",
-    "return redis.error_reply(ARGV[1])",
-    "return redis.status_reply(ARGV[1])",
-    "return nope",
-    "nope = 1",
-    "return",
-    "",
-    "syntax error",
-];
-
-/// SHA1s of scripts: some of [`SCRIPTS`], and one that is unknown.
-const SHAS: &[&str] = &[
-    "4e6d8fc8bb01276962cce5371fa795a7763657ae",
-    "55B22C0D0CEDF3866879CE7C854970626DCEF0C3",
-    "c7b1c8c2b1e4cd5ff7d4bd7a3b1a5a2a6d8a9b0c",
-    "abc",
-    "",
 ];
 
 pub(super) const KEYS: &[&[u8]] = &[
@@ -664,6 +637,26 @@ pub(super) const CLASSES: &[(&str, &[&str])] = &[
     ("script", SCRIPTS),
     ("calling", CALLING),
     ("sha", SHAS),
+    (
+        "ttl",
+        &[
+            "0",
+            "0",
+            "100000",
+            "1000000000",
+            "-1",
+            "99999999999999",
+            "9223372036854775807",
+            "x",
+            "",
+        ],
+    ),
+    ("library", LIBRARIES),
+    ("libname", &["one", "two", "ONE", "none", "*", ""]),
+    (
+        "function",
+        &["get", "set", "SET", "count", "fail", "reply", "none", ""],
+    ),
     ("word", &["x", "", "secret", "a b"]),
 ];
 

@@ -317,6 +317,16 @@ impl ServeArgs {
         }
     }
 
+    /// The file beside the pool that keeps the libraries of FUNCTION LOAD. A pool in memory, and one on a device, has none.
+    fn functions_file(&self, pool: &Path) -> Option<PathBuf> {
+        if self.pool == Path::new("none") || pool.exists() && !pool.is_file() {
+            return None;
+        }
+        let mut file = pool.as_os_str().to_owned();
+        file.push(".functions");
+        Some(file.into())
+    }
+
     fn bind(&self) -> Result<Server, Failure> {
         let ports = [
             (self.port.0, WireProtocol::Resp),
@@ -340,6 +350,7 @@ impl ServeArgs {
                 SyncPolicy::Never => "no",
                 other => other.name(),
             },
+            functions_file: self.functions_file(&pool),
             pool: pool.display().to_string(),
             item_bytes_max: usize::try_from(self.item_bytes_max()).unwrap_or(usize::MAX),
             idle_secs: self.idle_timeout,

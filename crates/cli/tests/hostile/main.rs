@@ -314,7 +314,7 @@ fn stay_within(engine: &str, limit_mib: usize) {
     report(&format!("{engine}, limits of {limit}:"), &costs);
     let most = limit_mib * MIB + SLACK_BYTES;
     for Cost { name, bytes, .. } in &costs {
-        let most = match name.starts_with("eval") {
+        let most = match name.starts_with("eval") || name.starts_with("fcall") {
             true => most + SCRIPT_BYTES,
             false => most,
         };

@@ -50,6 +50,41 @@ fn script(command: &str, source: &str) -> Vec<u8> {
     request(&words.map(|word| word.as_bytes().to_vec()))
 }
 
+/// Returns a request that loads a library with one function that contains `comment`.
+fn library(name: &str, function: &str, comment: &str) -> Vec<u8> {
+    let code = format!(
+        "#!lua name={name}\nredis.register_function('{function}', function() while true do end end) --{comment}"
+    );
+    let words = ["FUNCTION", "LOAD", "REPLACE", &code].map(|word| word.as_bytes().to_vec());
+    request(&words)
+}
+
+/// Returns requests that call functions: endless ones, and one with many arguments.
+fn fcall(command: &str) -> Vec<u8> {
+    let code = "#!lua name=hostile\n\
+         redis.register_function{function_name='long', callback=function() for i = 1, 3e6 do end end, flags={'no-writes'}}\n\
+         redis.register_function{function_name='full', callback=function() local s = 'x' while true do s = s .. s end end, \
+         flags={'no-writes'}}";
+    let load = ["FUNCTION", "LOAD", "REPLACE", code].map(|word| word.as_bytes().to_vec());
+    [
+        request(&load),
+        of(&format!("{command} long 0")),
+        of(&format!("{command} full 0")),
+        times(&format!("{command} long 0"), &"a".repeat(60_000), 1_000),
+    ]
+    .concat()
+}
+
+/// Returns requests of RESTORE: a payload of 12 KB for 1 MB, and payloads whose checksums are wrong.
+fn restore(command: &str) -> Vec<u8> {
+    let restored = format!(
+        "for i = 1, 20 do redis.call('{command}', 'other', 0, redis.call('dump', 'big'), 'replace') end"
+    );
+    let mut wrong = words(&format!("{command} other 0 REPLACE"));
+    wrong.insert(3, vec![0; MIB]);
+    [script("EVAL", &restored), request(&wrong).repeat(20)].concat()
+}
+
 /// Returns the most expensive requests of `command`, for a server with a large value at `big` and many keys.
 ///
 /// They repeat the repeatable argument, and have long names and patterns, and large values. Returns `None` if the
@@ -121,6 +156,14 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             times(&format!("{command} sketch"), "sketch", 2_000),
         ]
         .concat(),
+        "dump" => of("DUMP big").repeat(200),
+        "restore" | "restore-asking" => restore(command),
+        "sort" | "sort_ro" => times(command, "GET none", MANY),
+        "migrate" => [
+            of("MIGRATE 127.0.0.1 1 big 0 100").repeat(20),
+            times("MIGRATE 127.0.0.1 1  0 100 KEYS", "none", MANY),
+        ]
+        .concat(),
         "copy" => of("COPY big other REPLACE").repeat(20),
         "rename" | "renamenx" => [
             of("COPY big from REPLACE"),
@@ -152,6 +195,22 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         ]
         .concat(),
         "evalsha" | "evalsha_ro" => of(&format!("{command} {} 0", "0".repeat(40))).repeat(5_000),
+        "fcall" | "fcall_ro" => fcall(command),
+        "function|load" => (0..500)
+            .flat_map(|at| library(&format!("l{at}"), &format!("f{at}"), &long[..1_000]))
+            .collect(),
+        "function|delete" => of("FUNCTION DELETE none").repeat(2_000),
+        // Later requests need the library.
+        "function|flush" => of("FUNCTION FLUSH wrong").repeat(2_000),
+        "function|restore" => {
+            let mut wrong = words("FUNCTION RESTORE");
+            wrong.push(vec![0; MIB]);
+            request(&wrong).repeat(20)
+        }
+        "function|list" => of("FUNCTION LIST WITHCODE").repeat(200),
+        "function|stats" | "function|dump" | "function|kill" | "function|help" | "function" => {
+            of(&command.replace('|', " ")).repeat(1_000)
+        }
         "script|load" => (0..2_000)
             .flat_map(|at| of(&format!("SCRIPT LOAD return--{at}-{}", &long[..1_000])))
             .collect(),

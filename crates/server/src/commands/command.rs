@@ -107,6 +107,9 @@ fn categories(command: &Command) -> Vec<&'static str> {
             command.is(flag::READONLY) && !command.is(flag::SCRIPT),
         ),
         ("@write", command.is(flag::WRITE)),
+        ("@set", false),
+        ("@sortedset", false),
+        ("@list", false),
         ("@string", false),
         ("@bitmap", false),
         ("@hyperloglog", false),
@@ -140,15 +143,15 @@ enum FindKeys {
 
 /// Appends the key specifications: where the keys are and how they are accessed.
 fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
-    if command.is(flag::MOVABLEKEYS) {
+    if command.counts_keys() {
         reply::set(out, resp, 1);
         return key_spec(out, resp, command, command.access, 2, FindKeys::Counted);
     }
     if command.keys.first == 0 {
         return reply::set(out, resp, 0);
     }
-    let accesses = accesses(command);
-    reply::set(out, resp, accesses.len());
+    let (accesses, options) = (accesses(command), option_specs(command.name));
+    reply::set(out, resp, accesses.len() + options.len());
     for (at, access) in (0..).zip(&accesses) {
         let is_last = usize::try_from(at).is_ok_and(|at: usize| at + 1 == accesses.len());
         let last = match command.keys.last {
@@ -158,6 +161,77 @@ fn key_specs(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
         };
         let index = command.keys.first + at;
         key_spec(out, resp, command, access, index, FindKeys::Range(last));
+    }
+    for spec in options {
+        spec.append(out, resp);
+    }
+}
+
+/// A key specification of options.
+struct OptionSpec {
+    /// Why the specification does not say where the keys are; empty if the keys follow the keyword KEYS.
+    note: &'static str,
+    access: &'static str,
+}
+
+/// The key specifications of the options of a command.
+fn option_specs(name: &str) -> &'static [OptionSpec] {
+    const BY_AND_GET: OptionSpec = OptionSpec {
+        note: "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of \
+               the key we sort",
+        access: "RO access",
+    };
+    const STORE: OptionSpec = OptionSpec {
+        note: "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the \
+               argument array",
+        access: "OW update",
+    };
+    const KEYS: OptionSpec = OptionSpec {
+        note: "",
+        access: "RW access delete incomplete",
+    };
+    match name {
+        "sort" => &[BY_AND_GET, STORE],
+        "sort_ro" => &[BY_AND_GET],
+        "migrate" => &[KEYS],
+        _ => &[],
+    }
+}
+
+impl OptionSpec {
+    fn append(&self, out: &mut ReplyBuffer, resp: RespVersion) {
+        let text = |out: &mut ReplyBuffer, text: &str| reply::bulk(out, text.as_bytes());
+        let is_unknown = !self.note.is_empty();
+        reply::map(out, resp, 3 + usize::from(is_unknown));
+        if is_unknown {
+            text(out, "notes");
+            text(out, self.note);
+        }
+        text(out, "flags");
+        let access: Vec<_> = self.access.split_whitespace().collect();
+        reply::set(out, resp, access.len());
+        access.iter().for_each(|word| reply::simple(out, word));
+        for part in ["begin_search", "find_keys"] {
+            text(out, part);
+            reply::map(out, resp, 2);
+            text(out, "type");
+            let (kind, values): (_, &[_]) = match (is_unknown, part) {
+                (true, _) => ("unknown", &[]),
+                (false, "begin_search") => ("keyword", &[("startfrom", -2)]),
+                (false, _) => ("range", &[("lastkey", -1), ("keystep", 1), ("limit", 0)]),
+            };
+            text(out, kind);
+            text(out, "spec");
+            reply::map(out, resp, values.len() + usize::from(kind == "keyword"));
+            if kind == "keyword" {
+                text(out, "keyword");
+                text(out, "KEYS");
+            }
+            for &(name, value) in values {
+                text(out, name);
+                reply::integer(out, value);
+            }
+        }
     }
 }
 
@@ -170,8 +244,10 @@ fn key_note(command: &Command) -> Option<&'static str> {
         "pfcount" => {
             "RW because it may change the internal representation of the key, and propagate to replicas"
         }
-        "eval" => "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
-        "eval_ro" => {
+        "eval" | "fcall" => {
+            "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE"
+        }
+        "eval_ro" | "fcall_ro" => {
             "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS"
         }
         _ => return None,
@@ -323,8 +399,9 @@ fn inner(
         return Err(CommandError::Fixed(text));
     }
     let positions: Vec<usize> = command.key_positions(request).map(|at| at + 2).collect();
+    let lacks_keys = positions.is_empty() && !command.is(flag::NO_MANDATORY_KEYS);
     // As in Redis, each specification must find a key. All but the last are of one key.
-    if !command.is(flag::MOVABLEKEYS) && positions.len() < accesses(command).len() {
+    if lacks_keys || !command.counts_keys() && positions.len() < accesses(command).len() {
         let text = "ERR Invalid arguments specified for command";
         return Err(CommandError::Fixed(text));
     }
@@ -350,8 +427,9 @@ pub(super) fn getkeysandflags(
     let accesses = match command.name {
         "set" => vec![set_access(args.rest(2))],
         "bitfield" => vec![bitfield_access(args.rest(2))],
+        "sort" => vec!["RO access", "OW update"],
         // As in Redis, the specification finds no keys then.
-        _ if command.is(flag::MOVABLEKEYS) && parse_u64(args.at(4)).is_none() => vec![""],
+        _ if command.counts_keys() && parse_u64(args.at(4)).is_none() => vec![""],
         _ => accesses(command),
     };
     reply::array(ctx.out, positions.len());

@@ -98,6 +98,9 @@ fn walks(
             is_all && own.is_some_and(|own| own.total() > SUBSCRIPTIONS)
         }
         "client" => is_option(args.at(1), "list") && shared.clients.count() > CLIENTS,
+        "function" => ["load", "delete", "flush", "restore"]
+            .iter()
+            .any(|name| is_option(args.at(1), name)),
         _ => false,
     }
 }

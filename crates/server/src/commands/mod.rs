@@ -14,13 +14,14 @@
 //! appended are removed, and the error is the reply. The invariants SRV-CMD-1 and SRV-CMD-2 are in [`execute`].
 //!
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
-//!   [`moves`], [`object`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`connection`], [`client`],
+//!   [`moves`], [`object`], [`dump`], [`migrate`], [`sort`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`functions`], [`connection`], [`client`],
 //!   [`command`], [`config`], [`info`], [`server`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
-//! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
+//! * [`table`]: all commands, one row each; [`subcommands`]: those of containers. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
-//! * [`optimistic`]: groups of keys that are not known in advance. [`script_run`]: one run of a script.
+//! * [`optimistic`]: groups of keys that are not known in advance. [`script_run`]: one run of a script. [`function_load`]: one load of a
+//!   library.
 //! * [`long`]: which requests the thread of long requests executes.
 
 mod bitfield;
@@ -32,9 +33,12 @@ mod connection;
 pub(crate) mod context;
 mod counters;
 mod dispatch;
+mod dump;
 mod error;
 mod execute;
 mod expiry;
+pub(crate) mod function_load;
+mod functions;
 mod hll;
 mod hyperloglog;
 mod info;
@@ -44,6 +48,7 @@ mod long;
 mod long_double;
 mod lookup;
 pub(crate) mod memcached;
+mod migrate;
 mod moves;
 mod notify;
 mod object;
@@ -54,7 +59,9 @@ mod ranges;
 mod script_run;
 mod scripts;
 mod server;
+mod sort;
 mod strings;
+mod subcommands;
 pub(crate) mod table;
 mod text;
 mod transactions;

@@ -8,9 +8,9 @@ use super::context::CommandContext;
 use super::context::client_state::ClientState;
 use super::context::command_row::{Command, WriteNeed, flag};
 use super::dispatch::run;
-use super::error::CommandError;
 use super::execute::reject;
 use super::long;
+use super::scripts;
 use super::table::COMMANDS;
 use super::transactions;
 use crate::exec_context::{ExecOutcome, StoreAccess, Turn, TurnProgress, WINDOW};
@@ -104,9 +104,7 @@ fn is_script_slow(ctx: &CommandContext<'_>) -> bool {
 /// Refuses a long request while a slow script runs, because the request would wait for it.
 #[cold]
 fn refuse_busy(ctx: &mut CommandContext<'_>, name: &'static str) {
-    let fail = CommandError::Fixed(
-        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
-    );
+    let fail = scripts::busy(ctx.shared.scripts.running.is_function());
     ctx.request.reply_start = ctx.out.len();
     ctx.client.last_command = name;
     match name {

@@ -12,9 +12,11 @@ use super::long;
 use super::lookup::lookup;
 use super::optimistic::ends_group;
 use crate::buffers::reply::ReplyBuffer;
-use crate::lua::engine::{CompiledScript, ScriptEngine, ScriptOutcome};
+use crate::lua::compiled::CompiledScript;
+use crate::lua::engine::{ScriptEngine, ScriptOutcome};
 use crate::lua::host::{LogLevel, ReplyVersions, ScriptHost};
 use crate::protocol::resp::{Args, RespVersion};
+use crate::state::functions::RunningFunction;
 use crate::stats::counters::Counter;
 
 /// Longest run of a script on a worker. A script that takes longer runs again on the thread of long requests.
@@ -28,6 +30,8 @@ const LOCKED_RUN: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy)]
 pub(super) struct ScriptCall<'a> {
     pub(super) script: &'a CompiledScript,
+    /// The whole request.
+    pub(super) request: Args<'a>,
     pub(super) keys: Args<'a>,
     pub(super) argv: Args<'a>,
     /// The script must not write.
@@ -91,7 +95,13 @@ pub(super) fn run_once(
     ctx.client.resp = RespVersion::V2;
     let is_listed = ctx.executes_long;
     if is_listed {
-        ctx.shared.scripts.running.start(ctx.shared.clock_ms());
+        let is_function = call.script.is_function;
+        if is_function {
+            let running = RunningFunction::new(&call.script.name, call.request.from(0));
+            ctx.shared.functions.note_running(Some(running));
+        }
+        let now_ms = ctx.shared.clock_ms();
+        ctx.shared.scripts.running.start(now_ms, is_function);
     }
     let mut run = ScriptRun {
         ctx,
@@ -108,6 +118,7 @@ pub(super) fn run_once(
     let abort = run.abort;
     if is_listed {
         ctx.shared.scripts.running.end();
+        ctx.shared.functions.note_running(None);
     }
     *ctx.out = out;
     (ctx.client.db, ctx.client.resp) = (db, resp);
@@ -231,13 +242,7 @@ impl ScriptHost for ScriptRun<'_, '_> {
     }
 
     fn log(&mut self, level: LogLevel, text: &[u8]) {
-        let text = String::from_utf8_lossy(text);
-        match level {
-            LogLevel::Debug => tracing::trace!("script: {text}"),
-            LogLevel::Verbose => tracing::debug!("script: {text}"),
-            LogLevel::Notice => tracing::info!("script: {text}"),
-            LogLevel::Warning => tracing::warn!("script: {text}"),
-        }
+        level.write(text);
     }
 
     fn knows_command(&self, args: Args<'_>) -> bool {

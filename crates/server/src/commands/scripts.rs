@@ -18,7 +18,8 @@ use super::error::{CommandError, NOT_INTEGER};
 use super::script_run::{ScriptAbort, ScriptCall, run_once};
 use super::text;
 use crate::exec_context::StoreAccess;
-use crate::lua::engine::{CompiledScript, ScriptEngine};
+use crate::lua::compiled::CompiledScript;
+use crate::lua::engine::ScriptEngine;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::state::scripts::KillOutcome;
@@ -52,7 +53,7 @@ fn take_engine(ctx: &mut CommandContext<'_>) -> Result<Box<ScriptEngine>, Comman
 }
 
 /// Calls `body` with the thread's engine.
-fn with_engine<R>(
+pub(super) fn with_engine<R>(
     ctx: &mut CommandContext<'_>,
     body: impl FnOnce(&mut CommandContext<'_>, &mut ScriptEngine) -> Result<R, CommandError>,
 ) -> Result<R, CommandError> {
@@ -62,9 +63,13 @@ fn with_engine<R>(
     outcome
 }
 
-/// The keys and the further arguments of a request `EVAL script numkeys ...`.
-fn arguments(args: Args<'_>) -> Result<(Args<'_>, Args<'_>), CommandError> {
-    let keys = parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
+/// The keys and the further arguments of a request `EVAL script numkeys ...`. `invalid`: the error of a number that is
+/// none.
+pub(super) fn arguments(
+    args: Args<'_>,
+    invalid: CommandError,
+) -> Result<(Args<'_>, Args<'_>), CommandError> {
+    let keys = parse_i64(args.at(2)).ok_or(invalid)?;
     let rest = args.rest(3);
     match usize::try_from(keys) {
         Ok(keys) if keys <= rest.len() => Ok((rest.until(keys), rest.rest(keys))),
@@ -103,15 +108,16 @@ fn find_named(
     engine.compile(&body).map_err(CommandError::Detailed)
 }
 
-/// Runs a script: in a group of its own, or in the transaction's group.
-fn run(
+/// Runs a script or a function: in a group of its own, or in the transaction's group. `args`: the request, whose keys
+/// were checked.
+pub(super) fn run(
     ctx: &mut CommandContext<'_>,
     engine: &mut ScriptEngine,
     script: &CompiledScript,
     args: Args<'_>,
     is_readonly: bool,
 ) -> Result<(), CommandError> {
-    let (keys, argv) = arguments(args)?;
+    let (keys, argv) = arguments(args, NOT_INTEGER)?;
     if is_readonly && !script.flags.no_writes && !script.flags.is_unknown {
         return Err(CommandError::Fixed(
             "ERR Can not execute a script with write flag using *_ro command.",
@@ -119,6 +125,7 @@ fn run(
     }
     let call = ScriptCall {
         script,
+        request: args,
         keys,
         argv,
         is_readonly: is_readonly || script.flags.no_writes,
@@ -168,7 +175,7 @@ fn eval_body(
     args: Args<'_>,
     is_readonly: bool,
 ) -> Result<(), CommandError> {
-    arguments(args)?;
+    arguments(args, NOT_INTEGER)?;
     with_engine(ctx, |ctx, engine| {
         let script = match engine.find(args.at(1)) {
             Some(script) => script,
@@ -189,7 +196,7 @@ fn eval_named(
         return Err(NO_SCRIPT);
     }
     with_engine(ctx, |ctx, engine| {
-        arguments(args)?;
+        arguments(args, NOT_INTEGER)?;
         let script = find_named(ctx, engine, args.at(1))?;
         run(ctx, engine, &script, args, is_readonly)
     })
@@ -257,7 +264,27 @@ pub(super) fn flush(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
 
 /// `SCRIPT KILL`
 pub(super) fn kill(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    match ctx.shared.scripts.running.kill() {
+    kill_running(ctx, false)
+}
+
+/// The error of a request that cannot be executed while a script or, with `is_function`, a function runs.
+pub(super) fn busy(is_function: bool) -> CommandError {
+    CommandError::Fixed(match is_function {
+        true => {
+            "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
+        }
+        false => {
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+        }
+    })
+}
+
+/// Ends the running script, or with `function` the running function.
+pub(super) fn kill_running(
+    ctx: &mut CommandContext<'_>,
+    function: bool,
+) -> Result<(), CommandError> {
+    match ctx.shared.scripts.running.kill(function) {
         KillOutcome::Killed => {
             reply::ok(ctx.out);
             Ok(())
@@ -265,6 +292,7 @@ pub(super) fn kill(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
         KillOutcome::NotBusy => Err(CommandError::Fixed(
             "NOTBUSY No scripts in execution right now.",
         )),
+        KillOutcome::OtherKind => Err(busy(!function)),
         KillOutcome::HasWritten => Err(CommandError::Fixed(
             "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either \
              wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",

@@ -9,12 +9,13 @@ use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState,
 };
 
+use super::compiled::{CompiledScript, FunctionCache};
 use super::convert::{error_table, read_arguments, reply_of, value_of};
 use super::host::{HOST, ScriptHost, aborted, checked, with_host};
 use super::library::{PRELUDE_NAME, RaisedError, plain, position, register_timed};
 use super::random::Rand48;
 use super::redis::sha1_hex;
-use super::shebang::{self, ScriptFlags};
+use super::shebang;
 use super::{bits, json, msgpack, random, redis, strings, structs};
 use crate::buffers::reply::ReplyBuffer;
 use crate::protocol::resp::parse::ArgsBuffer;
@@ -33,7 +34,7 @@ const COLLECTED_BYTES: usize = 16 << 20;
 
 /// A Lua state and its compiled scripts.
 pub(crate) struct ScriptEngine {
-    lua: Lua,
+    pub(super) lua: Lua,
     /// The globals that scripts read.
     builtins: Table,
     /// Names of `KEYS` and `ARGV` there.
@@ -42,6 +43,7 @@ pub(crate) struct ScriptEngine {
     loadstring: Function,
     /// Runs a function with the error handler.
     run: Function,
+    pub(super) functions: FunctionCache,
     by_body: HashMap<Box<[u8]>, Rc<CompiledScript>>,
     by_name: HashMap<String, Rc<CompiledScript>>,
     /// Bytes of the compiled scripts.
@@ -50,14 +52,6 @@ pub(crate) struct ScriptEngine {
     bytes_max: usize,
     /// Number of SCRIPT FLUSH before the compiled scripts were compiled.
     pub(crate) flushes: u64,
-}
-
-/// A compiled script.
-pub(crate) struct CompiledScript {
-    /// Its SHA1 in hexadecimal digits.
-    pub(crate) name: String,
-    pub(crate) flags: ScriptFlags,
-    function: Function,
 }
 
 /// Outcome of a script.
@@ -79,7 +73,8 @@ impl ScriptEngine {
             .load(include_str!("prelude.lua"))
             .set_name(PRELUDE_NAME)
             .set_mode(ChunkMode::Text);
-        let (builtins, run, loadstring) = prelude.call::<(Table, Function, Function)>(host)?;
+        let (builtins, run, loadstring, call, load_library) =
+            prelude.call::<(Table, Function, Function, Function, Function)>(host)?;
         let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK);
         lua.set_global_hook(triggers, |_, _| match checked() {
             true => Err(aborted()),
@@ -91,6 +86,7 @@ impl ScriptEngine {
             builtins,
             loadstring,
             run,
+            functions: FunctionCache::new(call, load_library),
             by_body: HashMap::new(),
             by_name: HashMap::new(),
             compiled_bytes: 0,
@@ -132,6 +128,7 @@ impl ScriptEngine {
         let script = Rc::new(CompiledScript {
             name: sha1_hex(body),
             flags,
+            is_function: false,
             function,
         });
         self.compiled_bytes += body.len();
@@ -166,7 +163,7 @@ impl ScriptEngine {
     }
 
     /// Sets the limit of the state's memory, for the time in which Lua compiles or runs a script.
-    fn limit_memory(&self) {
+    pub(super) fn limit_memory(&self) {
         let bytes = self.lua.used_memory() + self.bytes_max;
         // Fails only for a state with another allocator.
         let _ = self.lua.set_memory_limit(bytes);
@@ -174,7 +171,7 @@ impl ScriptEngine {
 
     /// Lifts the limit of the state's memory. Without one, mlua's functions cannot fail and need no protection, which
     /// takes most of their time.
-    fn lift_limit(&self) {
+    pub(super) fn lift_limit(&self) {
         let _ = self.lua.set_memory_limit(0);
     }
 
@@ -202,10 +199,19 @@ impl ScriptEngine {
         host: &mut (dyn ScriptHost + '_),
         out: &mut ReplyBuffer,
     ) -> ScriptOutcome {
-        let called = self.set_arguments(keys, argv).and_then(|()| {
-            self.limit_memory();
-            HOST.set(host, || self.run.call::<(Value, Value)>(&script.function))
-        });
+        let called = match script.is_function {
+            true => self.argument_tables(keys, argv).and_then(|[keys, argv]| {
+                self.limit_memory();
+                let call = &self.functions.call;
+                HOST.set(host, || {
+                    call.call::<(Value, Value)>((&script.function, keys, argv))
+                })
+            }),
+            false => self.set_arguments(keys, argv).and_then(|()| {
+                self.limit_memory();
+                HOST.set(host, || self.run.call::<(Value, Value)>(&script.function))
+            }),
+        };
         self.lift_limit();
         let (succeeded, value) = match called {
             Ok((succeeded, value)) => (succeeded == Value::Boolean(true), value),
@@ -235,12 +241,20 @@ impl ScriptEngine {
 
     /// Sets `KEYS` and `ARGV`.
     fn set_arguments(&self, keys: Args<'_>, argv: Args<'_>) -> mlua::Result<()> {
-        for (name, values) in self.argument_names.iter().zip([keys, argv]) {
-            let strings = values.from(0).map(<&BStr>::from);
-            let table = self.lua.create_sequence_from(strings)?;
+        let tables = self.argument_tables(keys, argv)?;
+        for (name, table) in self.argument_names.iter().zip(tables) {
             self.builtins.raw_set(name, table)?;
         }
         Ok(())
+    }
+
+    /// Creates the tables of keys and of further arguments.
+    fn argument_tables(&self, keys: Args<'_>, argv: Args<'_>) -> mlua::Result<[Table; 2]> {
+        let table = |values: Args<'_>| {
+            let strings = values.from(0).map(<&BStr>::from);
+            self.lua.create_sequence_from(strings)
+        };
+        Ok([table(keys)?, table(argv)?])
     }
 }
 

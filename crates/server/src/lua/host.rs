@@ -14,6 +14,19 @@ pub(crate) enum LogLevel {
     Warning,
 }
 
+impl LogLevel {
+    /// Writes a message of a script to the server's log.
+    pub(crate) fn write(self, text: &[u8]) {
+        let text = String::from_utf8_lossy(text);
+        match self {
+            LogLevel::Debug => tracing::trace!("script: {text}"),
+            LogLevel::Verbose => tracing::debug!("script: {text}"),
+            LogLevel::Notice => tracing::info!("script: {text}"),
+            LogLevel::Warning => tracing::warn!("script: {text}"),
+        }
+    }
+}
+
 /// Protocol versions that decide how a script's result is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplyVersions {

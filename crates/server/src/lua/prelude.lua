@@ -10,6 +10,7 @@ local error, type, rawget, rawset, select = error, type, rawget, rawset, select
 local getmetatable, setmetatable, next, tostring = getmetatable, setmetatable, next, tostring
 local tonumber, unpack, ipairs = tonumber, unpack, ipairs
 local pcall, xpcall, load, loadstring = pcall, xpcall, load, loadstring
+local setfenv, find, lower = setfenv, string.find, string.lower
 local collectgarbage = collectgarbage
 local coroutine_resume, coroutine_create = coroutine.resume, coroutine.create
 local coroutine_status, coroutine_yield = coroutine.status, coroutine.yield
@@ -150,15 +151,17 @@ function builtins.collectgarbage(what, arg)
   return 0
 end
 
-function builtins.loadstring(chunk, name)
+local function load_text(chunk, name)
   check_time()
   if no_bytecode(chunk) then
     return nil, "bytecode is not allowed"
   end
   return loadstring(chunk, name)
 end
+builtins.loadstring = load_text
 
-function builtins.load(f, name)
+-- Returns the text that the function of `load` produces, or nil and an error.
+local function text_of(f)
   if type(f) ~= "function" then
     error("bad argument #1 to 'load' (function expected, got " .. type(f) .. ")", 2)
   end
@@ -174,7 +177,15 @@ function builtins.load(f, name)
     size = size + 1
     pieces[size] = piece
   end
-  return builtins.loadstring(concat(pieces), name or "=(load)")
+  return concat(pieces)
+end
+
+function builtins.load(f, name)
+  local text, problem = text_of(f)
+  if not text then
+    return nil, problem
+  end
+  return load_text(text, name or "=(load)")
 end
 
 -- Adds where the error was raised.
@@ -325,11 +336,168 @@ for _, name in next, { "bit", "cjson", "cmsgpack", "redis", "struct" } do
   builtins[name] = protect(host[name])
 end
 
-setmetatable(builtins, {
-  __index = function(_, name)
-    error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
-  end,
-})
+-- The globals of functions: those of scripts, with fewer functions of `redis`. Every library has the environment
+-- `functions`. While a library is loaded, the environment has `redis` with `register_function` only.
+local function nonexistent(_, name)
+  error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+end
+
+local functions = {}
+local function_builtins = copy(builtins)
+function_builtins.__redis__err__handler = nil
+function_builtins._G = functions
+local redis_of_functions = copy(host.redis)
+for _, name in next, { "breakpoint", "debug", "replicate_commands" } do
+  redis_of_functions[name] = nil
+end
+function_builtins.redis = protect(redis_of_functions)
+
+local function in_functions(chunk, problem)
+  if chunk then
+    setfenv(chunk, functions)
+  end
+  return chunk, problem
+end
+
+function function_builtins.loadstring(chunk, name)
+  return in_functions(load_text(chunk, name))
+end
+
+function function_builtins.load(f, name)
+  local text, problem = text_of(f)
+  if not text then
+    return nil, problem
+  end
+  return in_functions(load_text(text, name or "=(load)"))
+end
+setmetatable(function_builtins, { __index = nonexistent })
+
+-- The functions that the library which is being loaded has registered: `callbacks` by their names in lower case, and a
+-- list of names, descriptions and flags.
+local registered
+
+local function refuse(text)
+  error({ err = "ERR " .. text }, 0)
+end
+
+local function is_text(value)
+  return type(value) == "string" or type(value) == "number"
+end
+
+local FLAGS = {
+  ["no-writes"] = 1,
+  ["allow-oom"] = 2,
+  ["allow-stale"] = 3,
+  ["no-cluster"] = 4,
+  ["allow-cross-slot-keys"] = 5,
+}
+
+local function flags_of(names)
+  if type(names) ~= "table" then
+    refuse("flags argument to redis.register_function must be a table representing function flags")
+  end
+  local flags = { false, false, false, false, false }
+  for _, name in ipairs(names) do
+    local flag = type(name) == "string" and FLAGS[lower(name)]
+    if not flag then
+      refuse("unknown flag given")
+    end
+    flags[flag] = true
+  end
+  return flags
+end
+
+local function named(arguments)
+  local name, callback, flags, description
+  for key, value in next, arguments do
+    if not is_text(key) then
+      refuse("named argument key given to redis.register_function is not a string")
+    end
+    key = lower(key)
+    if key == "function_name" then
+      if not is_text(value) then
+        refuse("function_name argument given to redis.register_function must be a string")
+      end
+      name = value
+    elseif key == "description" then
+      if not is_text(value) then
+        refuse("description argument given to redis.register_function must be a string")
+      end
+      description = tostring(value)
+    elseif key == "callback" then
+      if type(value) ~= "function" then
+        refuse("callback argument given to redis.register_function must be a function")
+      end
+      callback = value
+    elseif key == "flags" then
+      flags = flags_of(value)
+    else
+      refuse("unknown argument given to redis.register_function")
+    end
+  end
+  if not name then
+    refuse("redis.register_function must get a function name argument")
+  end
+  if not callback then
+    refuse("redis.register_function must get a callback argument")
+  end
+  return name, callback, flags, description
+end
+
+local function positional(name, callback)
+  if not is_text(name) then
+    refuse("first argument to redis.register_function must be a string")
+  end
+  if type(callback) ~= "function" then
+    refuse("second argument to redis.register_function must be a function")
+  end
+  return name, callback
+end
+
+local function register_function(...)
+  if not registered then
+    refuse("redis.register_function can only be called on FUNCTION LOAD command")
+  end
+  local count, first = select("#", ...), ...
+  local name, callback, flags, description
+  if count < 1 or count > 2 then
+    refuse("wrong number of arguments to redis.register_function")
+  elseif count == 2 then
+    name, callback = positional(...)
+  elseif type(first) ~= "table" then
+    refuse(
+      "calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments)."
+    )
+  else
+    name, callback, flags, description = named(first)
+  end
+  name = tostring(name)
+  if not find(name, "^[%w_]+$") then
+    refuse("Library names can only contain letters, numbers, or underscores(_) and must be at least one character long")
+  end
+  local key = lower(name)
+  if registered.callbacks[key] then
+    refuse("Function already exists in the library")
+  end
+  registered.callbacks[key] = callback
+  insert(registered.list, { name, description or false, unpack(flags or {}) })
+end
+
+local loading = { redis = { register_function = register_function, log = host.redis.log } }
+for name, value in next, host.redis do
+  if find(name, "^LOG_") or find(name, "^REDIS_VERSION") then
+    loading.redis[name] = value
+  end
+end
+setmetatable(loading.redis, { __index = nonexistent })
+loading.redis = protect(loading.redis)
+setmetatable(loading, { __index = nonexistent })
+
+local functions_meta = { __index = function_builtins, __newindex = refuse_write, __metatable = {} }
+setmetatable(functions, functions_meta)
+real[functions] = function_builtins
+
+setmetatable(builtins, { __index = nonexistent })
 
 for name in next, copy(G) do
   G[name] = nil
@@ -343,4 +511,31 @@ local function run(script)
   return xpcall(script, handler)
 end
 
-return builtins, run, builtins.loadstring
+-- Runs a function of a library.
+local function call(f, keys, args)
+  return xpcall(function()
+    return f(keys, args)
+  end, handler)
+end
+
+-- Loads a library. Returns an error, or nil, its callbacks and the list of its functions.
+local function load_library(source)
+  local chunk, message = loadstring(source, "@user_function")
+  if not chunk then
+    return "compiling function: " .. message
+  end
+  setfenv(chunk, functions)
+  functions_meta.__index = loading
+  registered = { callbacks = {}, list = {} }
+  local ok, problem = xpcall(chunk, handler)
+  local loaded = registered
+  functions_meta.__index = function_builtins
+  registered = nil
+  if not ok then
+    local text = type(problem) == "table" and problem.err or problem
+    return "registering functions: " .. tostring(text)
+  end
+  return nil, loaded.callbacks, loaded.list
+end
+
+return builtins, run, builtins.loadstring, call, load_library

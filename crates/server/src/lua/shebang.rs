@@ -1,5 +1,7 @@
 //! The first line of a script, `#!lua flags=...`, which declares what the script does.
 
+use crate::protocol::resp::parse::words_of;
+
 /// Flags of a script that starts with a shebang, or of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct ScriptFlags {
@@ -58,6 +60,52 @@ pub(crate) fn split(body: &[u8]) -> Result<(ScriptFlags, &[u8]), Vec<u8>> {
         }
     }
     Ok((flags, &body[end..]))
+}
+
+/// The name in a library's first line, and the source after that line, which begins with the line's end.
+///
+/// # Errors
+/// The text of the error reply.
+pub(crate) fn library(code: &[u8]) -> Result<(String, &[u8]), Vec<u8>> {
+    if !code.starts_with(b"#!") {
+        return Err(b"ERR Missing library metadata".to_vec());
+    }
+    let invalid = || b"ERR Invalid library metadata".to_vec();
+    // As in Redis, the text ends at the first NUL.
+    let text = code.split(|&b| b == 0).next().unwrap_or_default();
+    let end = text.iter().position(|&b| b == b'\n').ok_or_else(invalid)?;
+    let words = words_of(&code[..end]).ok_or_else(invalid)?;
+    let mut words = words.into_iter();
+    let engine = words.next().ok_or_else(invalid)?;
+    let mut name = None;
+    for word in words {
+        match word.split_at_checked(5) {
+            Some((key, value)) if key.eq_ignore_ascii_case(b"name=") => {
+                if name.replace(value.to_vec()).is_some() {
+                    let text = "ERR Invalid metadata value, name argument was given multiple times";
+                    return Err(text.into());
+                }
+            }
+            _ => return Err([b"ERR Invalid metadata value given: ", &word[..]].concat()),
+        }
+    }
+    let name = name.ok_or_else(|| b"ERR Library name was not given".to_vec())?;
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let name = match String::from_utf8(name) {
+        Ok(name) if !name.is_empty() && name.bytes().all(|byte| is_plain(&byte)) => name,
+        _ => {
+            return Err(
+                b"ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one \
+                  character long"
+                    .to_vec(),
+            );
+        }
+    };
+    let engine = engine.get(2..).unwrap_or_default();
+    if !engine.eq_ignore_ascii_case(b"lua") {
+        return Err([b"ERR Engine '", engine, b"' not found"].concat());
+    }
+    Ok((name, &code[end..]))
 }
 
 #[cfg(test)]

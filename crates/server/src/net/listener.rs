@@ -25,9 +25,11 @@ use super::unix_socket::{BoundSocket, as_stream};
 use super::worker::{WAKE, Worker};
 use super::worker_pool::{WorkerHandle, WorkerMsg, WorkerPool};
 use crate::admin;
+use crate::commands::function_load;
 use crate::commands::memcached::state::MemcachedState;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::state::clients::{ClientRegistry, PeerAddr};
+use crate::state::functions::FunctionRegistry;
 use crate::state::scripts::ScriptRegistry;
 use crate::state::shared::ServerShared;
 use crate::state::subscriptions::Subscriptions;
@@ -238,6 +240,9 @@ impl Server {
         let mut endpoints = self.endpoints.iter();
         let spoken = endpoints.any(|endpoint| endpoint.protocol == WireProtocol::Memcached);
         let pool = &*self.pool;
+        let functions = FunctionRegistry::new(self.options.functions_file.clone());
+        function_load::load_file(&functions, pool)
+            .map_err(|problem| unusable(&functions, &problem))?;
         let parts = ServerParts {
             shared: ServerShared {
                 store,
@@ -246,6 +251,7 @@ impl Server {
                 threads: pool,
                 clients: ClientRegistry::default(),
                 scripts: ScriptRegistry::default(),
+                functions,
                 subscriptions: Subscriptions::default(),
                 endpoints: self.endpoints,
                 started: Instant::now(),
@@ -307,6 +313,14 @@ impl Server {
             accepted
         })
     }
+}
+
+/// The error of a start that cannot load the libraries of functions.
+fn unusable(functions: &FunctionRegistry, problem: &str) -> io::Error {
+    let file = functions.file().unwrap_or("".as_ref()).display();
+    io::Error::other(format!(
+        "cannot load the libraries of functions from {file}: {problem}. Move the file away to start without libraries"
+    ))
 }
 
 /// Starts a thread with a name.

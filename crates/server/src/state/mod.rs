@@ -11,6 +11,7 @@
 
 pub(crate) mod clients;
 pub(crate) mod expiries;
+pub(crate) mod functions;
 pub(crate) mod messages;
 pub(crate) mod scripts;
 pub(crate) mod shared;

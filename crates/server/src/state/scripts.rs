@@ -38,6 +38,8 @@ pub(crate) struct RunningScript {
     /// It has written: it is not killed.
     has_written: AtomicBool,
     is_killed: AtomicBool,
+    /// It is a function (FCALL).
+    is_function: AtomicBool,
 }
 
 /// Outcome of SCRIPT KILL.
@@ -46,11 +48,14 @@ pub(crate) enum KillOutcome {
     Killed,
     NotBusy,
     HasWritten,
+    /// A script runs and the request kills functions, or a function runs and the request kills scripts.
+    OtherKind,
 }
 
 impl RunningScript {
     /// Records the start of a script.
-    pub(crate) fn start(&self, now_ms: u64) {
+    pub(crate) fn start(&self, now_ms: u64, is_function: bool) {
+        self.is_function.store(is_function, Ordering::SeqCst);
         self.has_written.store(false, Ordering::SeqCst);
         self.is_killed.store(false, Ordering::SeqCst);
         self.started_ms.store(now_ms + 1, Ordering::SeqCst);
@@ -80,13 +85,21 @@ impl RunningScript {
         }
     }
 
-    /// Kills the script if it has not written.
-    pub(crate) fn kill(&self) -> KillOutcome {
+    /// Whether the running script is a function.
+    pub(crate) fn is_function(&self) -> bool {
+        self.is_function.load(Ordering::SeqCst)
+    }
+
+    /// Kills the script, or with `function` the function, if it has not written.
+    pub(crate) fn kill(&self, function: bool) -> KillOutcome {
         if self.started_ms.load(Ordering::SeqCst) == 0 {
             return KillOutcome::NotBusy;
         }
         if self.has_written.load(Ordering::SeqCst) {
             return KillOutcome::HasWritten;
+        }
+        if self.is_function() != function {
+            return KillOutcome::OtherKind;
         }
         self.is_killed.store(true, Ordering::SeqCst);
         KillOutcome::Killed

@@ -8,6 +8,7 @@ use farbank_pm::Poisoned;
 use farbank_store::{Key, Store};
 
 use super::clients::{ClientInfo, ClientRegistry};
+use super::functions::FunctionRegistry;
 use super::messages::{Publication, SubscriptionKind};
 use super::scripts::ScriptRegistry;
 use super::subscriptions::Subscriptions;
@@ -28,6 +29,7 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) threads: &'a dyn ServerThreads,
     pub(crate) clients: ClientRegistry,
     pub(crate) scripts: ScriptRegistry,
+    pub(crate) functions: FunctionRegistry,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,

@@ -74,6 +74,11 @@ impl Running {
         Running::connect_to(self.admin_addr.expect("the options have an admin port"))
     }
 
+    /// The port of Redis clients.
+    pub(crate) fn port(&self) -> u16 {
+        self.addr.port()
+    }
+
     /// Connects a Redis client from the address `ip`.
     pub(crate) fn connect_from(&self, ip: [u8; 4]) -> Client {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::CommandContext;
 use crate::commands::error::CommandError;
+use crate::commands::text;
 use crate::protocol::resp::Args;
 use crate::protocol::resp::number::parse_u64;
 
@@ -44,6 +45,12 @@ pub(in crate::commands) const TWO: KeyArgs = KeyArgs {
 pub(in crate::commands) const SECOND: KeyArgs = KeyArgs {
     first: 2,
     last: 2,
+    step: 1,
+};
+/// The third argument.
+pub(in crate::commands) const THIRD: KeyArgs = KeyArgs {
+    first: 3,
+    last: 3,
     step: 1,
 };
 /// All arguments from the second on.
@@ -94,7 +101,7 @@ pub(in crate::commands) mod flag {
         };
     }
     flags! {
-        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 PUBSUB 12 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_MONITOR 26 SKIP_SLOWLOG 7 FAST 8
+        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 PUBSUB 12 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_MONITOR 26 SKIP_SLOWLOG 7 ASKING 27 FAST 8
         NO_AUTH 9 NO_MANDATORY_KEYS 24 NO_MULTI 10 ALLOW_BUSY 11 MOVABLEKEYS 25
     }
     // Clients do not see the flags below.
@@ -104,7 +111,7 @@ pub(in crate::commands) mod flag {
     pub(in crate::commands) const GROUPED: u32 = 1 << 17;
     /// Its reply reveals data it read, although it has no READONLY flag.
     pub(in crate::commands) const READS: u32 = 1 << 18;
-    /// Visits all keys: always a long request.
+    /// Visits all keys, or waits for another server: always a long request.
     pub(in crate::commands) const WALKS: u32 = 1 << 19;
     /// Long for some arguments (see `long`).
     pub(in crate::commands) const MAY_WALK: u32 = 1 << 20;
@@ -114,6 +121,8 @@ pub(in crate::commands) mod flag {
     pub(in crate::commands) const PUBLISHES: u32 = 1 << 22;
     /// The arguments in the place of keys are shard channels, which the store does not have.
     pub(in crate::commands) const NO_KEYS: u32 = 1 << 23;
+    /// Never in a group, because it waits for another server.
+    pub(in crate::commands) const ALONE: u32 = 1 << 28;
 }
 
 /// A row of the table.
@@ -145,6 +154,35 @@ pub(in crate::commands) struct Command {
     pub(in crate::commands) subcommands: &'static [Command],
 }
 
+/// A command without flags, keys, subcommands and documentation.
+pub(in crate::commands) const PLAIN: Command = Command {
+    name: "",
+    arity: -1,
+    flags: 0,
+    keys: NONE,
+    access: "",
+    acl: "",
+    tips: "",
+    group: "",
+    since: "",
+    summary: "",
+    run: no_function,
+    subcommands: &[],
+};
+
+/// The function of a row that names none. No request reaches it: every row of the table names one.
+fn no_function(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    Err(CommandError::Fixed("ERR the command has no function"))
+}
+
+/// Expands to the rows: one [`Command`] literal for each name.
+macro_rules! rows {
+    ($($name:literal { $($field:ident: $value:expr,)* })*) => {
+        &[$(Command { name: $name, $($field: $value,)* ..$crate::commands::context::command_row::PLAIN }),*]
+    };
+}
+pub(in crate::commands) use rows;
+
 impl Command {
     /// Whether `flag` is set.
     pub(in crate::commands) fn is(&self, flag: u32) -> bool {
@@ -171,15 +209,25 @@ impl Command {
         &self,
         args: Args<'_>,
     ) -> impl Iterator<Item = usize> + use<> {
-        let counted = match self.is(flag::MOVABLEKEYS) {
+        let counted = match self.counts_keys() {
             true => counted_keys(args),
             false => 0..0,
         };
-        let fixed = match self.is(flag::NO_KEYS) {
+        let optional = match self.is(flag::MOVABLEKEYS) {
+            true => optional_keys(self.name, args),
+            false => OptionalKeys::default(),
+        };
+        let fixed = match self.is(flag::NO_KEYS) || optional.replace_fixed {
             true => None,
             false => Some(self.keys.positions(args.len())),
         };
-        counted.chain(fixed.into_iter().flatten())
+        let fixed = fixed.into_iter().flatten();
+        counted.chain(fixed).chain(optional.positions)
+    }
+
+    /// Whether the second argument is the number of its keys, which follow.
+    pub(in crate::commands) fn counts_keys(&self) -> bool {
+        self.is(flag::MOVABLEKEYS) && self.keys.first == 0
     }
 
     /// Position of the first key among `args`; 0 if there is none.
@@ -221,6 +269,39 @@ fn counted_keys(args: Args<'_>) -> Range<usize> {
     let count = parse_u64(&count[..digits]).and_then(|count| usize::try_from(count).ok());
     let end = count.and_then(|count| count.checked_add(FIRST));
     FIRST..end.filter(|&end| end <= args.len()).unwrap_or(FIRST)
+}
+
+/// Keys whose positions depend on a request's options.
+#[derive(Default)]
+struct OptionalKeys {
+    positions: Range<usize>,
+    /// The request has no other keys.
+    replace_fixed: bool,
+}
+
+/// Returns the keys that options of the command `name` name, as Redis finds them: without a check of the syntax.
+fn optional_keys(name: &str, args: Args<'_>) -> OptionalKeys {
+    let mut keys = OptionalKeys::default();
+    let (mut at, values): (usize, &[(&str, usize)]) = match name {
+        "sort" => (2, &[("limit", 2), ("get", 1), ("by", 1)]),
+        "migrate" => (6, &[("copy", 0), ("replace", 0), ("auth", 1), ("auth2", 2)]),
+        _ => return keys,
+    };
+    while let Some(option) = args.get(at) {
+        let is = |name: &str| text::is_option(option, name);
+        if name == "sort" && is("store") && at + 1 < args.len() {
+            keys.positions = at + 1..at + 2;
+        } else if name == "migrate" && is("keys") {
+            if args.at(3).is_empty() {
+                keys.positions = at + 1..args.len();
+                keys.replace_fixed = true;
+            }
+            break;
+        }
+        let found = values.iter().find(|(name, _)| is(name));
+        at += 1 + found.map_or(0, |(_, values)| *values);
+    }
+    keys
 }
 
 /// Space that a request needs in the store, estimated from its arguments.

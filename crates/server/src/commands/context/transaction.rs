@@ -52,7 +52,7 @@ impl TransactionQueue {
 
     /// The longest range of commands from `at` that can be in one group.
     pub(in crate::commands) fn groupable(&self, at: usize) -> Range<usize> {
-        let in_group = |c: &&&Command| c.has_keys() || c.is(flag::GROUPED);
+        let in_group = |c: &&&Command| (c.has_keys() || c.is(flag::GROUPED)) && !c.is(flag::ALONE);
         at..at + self.commands[at..].iter().take_while(in_group).count()
     }
 

@@ -633,6 +633,14 @@ fn split_line(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<ArgSpan>) -> Opt
     }
 }
 
+/// Splits a line into words as an inline request. Returns `None` if its quotes are not balanced.
+pub(crate) fn words_of(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (mut words, mut spans) = (Vec::new(), Vec::new());
+    split_line(line, &mut words, &mut spans)?;
+    let word = |span: &ArgSpan| words[span.start..span.end].to_vec();
+    Some(spans.iter().map(word).collect())
+}
+
 /// Appends the first word of `text`, unquoted. Returns the text after it.
 fn word<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     while let [first, rest @ ..] = text {
