@@ -360,6 +360,11 @@ impl LiveSettings {
         }
     }
 
+    /// Memory that the process may use, in bytes.
+    pub(crate) fn machine_bytes(&self) -> u64 {
+        self.machine_bytes
+    }
+
     /// Most bytes of memory that all connections may use together; `usize::MAX` means no limit.
     pub(crate) fn clients_bytes_max(&self) -> usize {
         let bytes = match ClientsMemory::decode(self.clients_memory.load(Ordering::Relaxed)) {

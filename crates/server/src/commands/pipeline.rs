@@ -1,6 +1,7 @@
 //! Executes a pipeline of RESP requests: parses a window ahead, executes, replies.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use farbank_store::{Key, RoomReply};
 
@@ -11,9 +12,10 @@ use super::dispatch::run;
 use super::error::CommandError;
 use super::execute::reject;
 use super::long;
+use super::lookup::lookup;
 use super::table::COMMANDS;
 use super::transactions;
-use crate::exec_context::{ExecOutcome, StoreAccess, Turn, TurnProgress, WINDOW};
+use crate::exec_context::{ExecOutcome, ExecutedRequest, StoreAccess, Turn, TurnProgress, WINDOW};
 use crate::protocol::resp::{Args, RequestParser, reply};
 use crate::stats::counters::Counter;
 
@@ -41,8 +43,9 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
         input.consume(parser.consumed());
         parser.next();
         if let Err(error) = read {
-            reply::error(ctx.out, &error.reply());
-            ctx.count(Counter::Errors);
+            let text = error.reply();
+            reply::error(ctx.out, &text);
+            ctx.count_error(&text);
             turn.status.closing = true;
         } else if count < most {
             return;
@@ -64,6 +67,7 @@ fn execute_one(
     bytes: usize,
 ) -> bool {
     let status = &mut *turn.status;
+    let mut outcome = ExecOutcome::Refused;
     let name = command.map_or("NULL", |command| command.name);
     if !ctx.executes_long {
         // Before that, the client's requests are refused or short.
@@ -77,7 +81,9 @@ fn execute_one(
                     && publishes(ctx.client, ctx.shared.settings.notifies(), command));
     }
     if !status.awaits_room && !status.awaits_long {
-        status.awaits_long = run(ctx, command, args) == ExecOutcome::Long;
+        settle_before(ctx, command);
+        outcome = run(ctx, command, args);
+        status.awaits_long = outcome == ExecOutcome::Long;
     }
     if status.awaits_long && is_script_slow(ctx) {
         status.awaits_long = false;
@@ -85,12 +91,38 @@ fn execute_one(
     }
     if status.awaits_room || status.awaits_long {
         ctx.client.last_command = name;
+        ctx.thread.timer.forget_inner();
         return false;
     }
-    let is_short = command.is_some_and(Command::is_short);
-    let leaves = ctx.client.leaving;
-    turn.note_executed(ctx, bytes, is_short, leaves);
+    let number = match outcome {
+        ExecOutcome::Done => number_of(command, args),
+        _ => 0,
+    };
+    let request = ExecutedRequest {
+        number,
+        bytes,
+        is_short: command.is_some_and(Command::is_short),
+        leaves: ctx.client.leaving,
+    };
+    turn.note_executed(ctx, request);
     true
+}
+
+/// The number of a request's command or subcommand.
+#[inline]
+fn number_of(command: Option<&'static Command>, args: Args<'_>) -> u16 {
+    match command {
+        Some(command) if command.subcommands.is_empty() => command.number,
+        command => lookup(command, args).map_or(0, |command| command.number),
+    }
+}
+
+/// Counts the time of the pending requests before a request that is not short, which may take much longer than they.
+#[inline]
+fn settle_before(ctx: &mut CommandContext<'_>, command: Option<&'static Command>) {
+    if ctx.thread.timer.is_pending() && !command.is_some_and(Command::is_short) {
+        ctx.settle_times(Instant::now());
+    }
 }
 
 /// Whether the thread of long requests has run a script for longer than `busy-reply-threshold`.

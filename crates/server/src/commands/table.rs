@@ -3,7 +3,9 @@
 //! A row names only what differs from [`PLAIN`]. Its fields are those of [`Command`].
 
 use super::context::command_row::flag::*;
-use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIRS, SECOND, TWO};
+use super::context::command_row::{
+    ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIRS, SECOND, TWO, numbered,
+};
 use super::context::command_table::CommandTable;
 use super::{
     bitfield, bits, client, command, config, connection, counters, expiry, hyperloglog, info, keys,
@@ -16,6 +18,7 @@ pub(crate) static COMMANDS: CommandTable = CommandTable::new(ROWS);
 /// A command without flags, keys, subcommands and documentation.
 const PLAIN: Command = Command {
     name: "",
+    number: 0,
     arity: -1,
     flags: 0,
     keys: NONE,
@@ -29,15 +32,15 @@ const PLAIN: Command = Command {
     subcommands: &[],
 };
 
-/// Expands to the rows: one [`Command`] literal for each name.
+/// Expands to the rows, numbered from the first argument on: one [`Command`] literal for each name.
 macro_rules! rows {
-    ($($name:literal { $($field:ident: $value:expr,)* })*) => {
-        &[$(Command { name: $name, $($field: $value,)* ..PLAIN }),*]
+    ($first:literal; $($name:literal { $($field:ident: $value:expr,)* })*) => {
+        &numbered($first, [$(Command { name: $name, $($field: $value,)* ..PLAIN }),*])
     };
 }
 
 /// Every command, most used first.
-static ROWS: &[Command] = rows! {
+static ROWS: &[Command] = rows! { 1;
     "get" {
         arity: 2, flags: READONLY | FAST, keys: ONE, access: "RO access",
         acl: "@string", group: "string", since: "1.0.0", run: strings::get,
@@ -508,7 +511,7 @@ static ROWS: &[Command] = rows! {
 };
 
 /// Subcommands of OBJECT.
-static OBJECT: &[Command] = rows! {
+static OBJECT: &[Command] = rows! { 256;
     "object|encoding" {
         arity: 3, flags: READONLY, keys: SECOND, access: "RO",
         acl: "@keyspace", group: "generic", since: "2.2.3", run: object::encoding,
@@ -541,7 +544,7 @@ static OBJECT: &[Command] = rows! {
 };
 
 /// Subcommands of SCRIPT.
-static SCRIPT_COMMANDS: &[Command] = rows! {
+static SCRIPT_COMMANDS: &[Command] = rows! { 288;
     "script|load" {
         arity: 3, flags: NOSCRIPT | STALE,
         acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::load,
@@ -579,7 +582,7 @@ static SCRIPT_COMMANDS: &[Command] = rows! {
 };
 
 /// Subcommands of CLIENT.
-static CLIENT: &[Command] = rows! {
+static CLIENT: &[Command] = rows! { 320;
     "client|id" {
         arity: 2, flags: NOSCRIPT | LOADING | STALE,
         acl: "@connection", group: "connection", since: "5.0.0", run: client::id,
@@ -645,7 +648,7 @@ static CLIENT: &[Command] = rows! {
 };
 
 /// Subcommands of PUBSUB.
-static PUBSUB_CONTAINER: &[Command] = rows! {
+static PUBSUB_CONTAINER: &[Command] = rows! { 352;
     "pubsub|channels" {
         arity: -2, flags: PUBSUB | LOADING | STALE,
         group: "pubsub", since: "2.8.0", run: pubsub::channels,
@@ -679,7 +682,7 @@ static PUBSUB_CONTAINER: &[Command] = rows! {
 };
 
 /// Subcommands of CONFIG.
-static CONFIG: &[Command] = rows! {
+static CONFIG: &[Command] = rows! { 384;
     "config|get" {
         arity: -3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
         group: "server", since: "2.0.0", run: config::get,
@@ -709,7 +712,7 @@ static CONFIG: &[Command] = rows! {
 };
 
 /// Subcommands of COMMAND.
-static COMMAND: &[Command] = rows! {
+static COMMAND: &[Command] = rows! { 416;
     "command|count" {
         arity: 2, flags: LOADING | STALE,
         acl: "@connection", group: "server", since: "2.8.13", run: command::count,
@@ -754,6 +757,7 @@ static COMMAND: &[Command] = rows! {
 mod tests {
     use super::*;
     use crate::commands::context::command_table::NAME_BYTES_MAX;
+    use crate::stats::commands::COMMAND_NUMBERS;
 
     #[test]
     fn every_command_is_found_in_either_case() {
@@ -772,6 +776,17 @@ mod tests {
             "a-name-of-more-than-16-bytes",
         ] {
             assert!(COMMANDS.find(name.as_bytes()).is_none(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn every_command_has_a_number_of_its_own() {
+        let mut seen = [false; COMMAND_NUMBERS];
+        let subcommands = ROWS.iter().flat_map(|command| command.subcommands);
+        for command in ROWS.iter().chain(subcommands) {
+            let number = usize::from(command.number);
+            assert!(number > 0 && !seen[number], "{}", command.name);
+            seen[number] = true;
         }
     }
 

@@ -32,6 +32,7 @@ use crate::state::shared::ServerShared;
 use crate::state::subscriptions::Subscriptions;
 use crate::state::threads::ServerThreads;
 use crate::stats::counters::ServerCounters;
+use crate::stats::process::MemoryWatch;
 
 /// Most connections that the kernel queues until the server accepts them.
 const BACKLOG: i32 = 511;
@@ -228,6 +229,7 @@ impl Server {
                 accepted: AtomicU64::new(0),
                 rejected: AtomicU64::new(0),
                 counters: ServerCounters::new(pool.workers.len()),
+                memory: MemoryWatch::start(),
             },
             memcached: MemcachedState::new(spoken),
             pool,

@@ -405,10 +405,10 @@ impl<'a> Worker<'a> {
         conn.output
             .prepare_buffer(&mut self.executor.thread.buffer_pool, bytes_max);
         let (bytes, pending) = (self.batch.bytes, conn.output.pending());
-        let deadline = Instant::now() + self.shared.options.time_slice;
-        if !conn.status.closing {
+        let mut deadline = None;
+        if !conn.status.closing && !conn.input.unread().is_empty() {
             // Input that a stall left unexecuted comes first.
-            self.executor.execute(conn, deadline);
+            deadline = Some(self.execute(conn, deadline));
         }
         if conn.readiness.readable && conn.status.goes_on() {
             if let Some(bytes) = conn.fill(&mut self.inputs)? {
@@ -418,7 +418,7 @@ impl<'a> Worker<'a> {
                 conn.client_info
                     .active_ms
                     .store(self.shared.clock_ms(), Ordering::Relaxed);
-                self.executor.execute(conn, deadline);
+                deadline = Some(self.execute(conn, deadline));
             }
             if conn.input.unread().len() > size(&self.shared.settings.input_bytes_max) {
                 return Err(io::Error::other("request above client-query-buffer-limit"));
@@ -427,7 +427,8 @@ impl<'a> Worker<'a> {
         self.check_output_limit(conn)?;
         conn.input.release_if_idle(&mut self.inputs);
         self.batch.bytes += conn.output.pending().saturating_sub(pending);
-        conn.is_slow = self.batch.bytes - bytes >= LONG_BYTES && Instant::now() >= deadline;
+        conn.is_slow = self.batch.bytes - bytes >= LONG_BYTES
+            && deadline.is_some_and(|deadline| Instant::now() >= deadline);
         conn.publish_info();
         conn.client_info
             .input_bytes
@@ -436,6 +437,14 @@ impl<'a> Worker<'a> {
             .clients
             .count_memory(&conn.client_info, conn.memory_bytes());
         Ok(())
+    }
+
+    /// Executes a connection's requests until `deadline`, or for one time slice. Returns when the time slice ends.
+    fn execute(&mut self, conn: &mut Connection, deadline: Option<Instant>) -> Instant {
+        let now = Instant::now();
+        let deadline = deadline.unwrap_or_else(|| now + self.shared.options.time_slice);
+        self.executor.execute(conn, now, deadline);
+        deadline
     }
 
     /// Fails if a reply exceeded the output limit; the caller then closes the connection.
@@ -663,6 +672,10 @@ impl<'a> Worker<'a> {
         let now = self.shared.clock_ms();
         if now.saturating_sub(self.ticked_ms) < 1000 {
             return;
+        }
+        if self.number == 0 {
+            self.shared.counters.sample_rate(now - self.ticked_ms);
+            self.shared.memory.measure();
         }
         self.ticked_ms = now;
         self.inputs.tick(buffer_pool_bytes_max(self.shared));

@@ -15,6 +15,7 @@ use super::threads::ServerThreads;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::stats::counters::ServerCounters;
+use crate::stats::process::MemoryWatch;
 
 /// Bytes that a connection's replies may always use, however much memory other clients use, unless
 /// client-output-buffer-limit is lower.
@@ -40,6 +41,7 @@ pub(crate) struct ServerShared<'a> {
     /// Connections refused because of maxclients since the start or the last CONFIG RESETSTAT.
     pub(crate) rejected: AtomicU64,
     pub(crate) counters: ServerCounters,
+    pub(crate) memory: MemoryWatch,
 }
 
 impl ServerShared<'_> {

@@ -1,5 +1,7 @@
 //! CPU time and memory of the process, as the kernel counts them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// Resident memory of the process, in bytes; 0 if the system does not report it.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct ResidentMemory {
@@ -27,6 +29,41 @@ impl ResidentMemory {
             // A file on tmpfs counts as shared memory.
             files: bytes("RssFile:") + bytes("RssShmem:"),
         }
+    }
+}
+
+/// Memory of the process over time.
+pub(crate) struct MemoryWatch {
+    /// [`ResidentMemory::anonymous`] when the server started, and the highest value measured since.
+    startup: u64,
+    peak: AtomicU64,
+}
+
+impl MemoryWatch {
+    /// Starts to watch the process's memory.
+    pub(crate) fn start() -> MemoryWatch {
+        let startup = ResidentMemory::now().anonymous;
+        MemoryWatch {
+            startup,
+            peak: AtomicU64::new(startup),
+        }
+    }
+
+    /// Measures the memory now.
+    pub(crate) fn measure(&self) -> ResidentMemory {
+        let now = ResidentMemory::now();
+        self.peak.fetch_max(now.anonymous, Ordering::Relaxed);
+        now
+    }
+
+    /// The highest value of [`ResidentMemory::anonymous`] that was measured.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// [`ResidentMemory::anonymous`] when the server started.
+    pub(crate) fn startup(&self) -> u64 {
+        self.startup
     }
 }
 

@@ -120,6 +120,8 @@ pub(in crate::commands) mod flag {
 pub(in crate::commands) struct Command {
     /// Its name, in lower case; a subcommand's is `container|name`.
     pub(in crate::commands) name: &'static str,
+    /// Its number among all commands and subcommands, from 1; see [`numbered`].
+    pub(in crate::commands) number: u16,
     /// Number of arguments, including the name; -n means at least n.
     pub(in crate::commands) arity: i64,
     /// Its properties: see [`flag`].
@@ -143,6 +145,20 @@ pub(in crate::commands) struct Command {
     pub(in crate::commands) run: CommandFn,
     /// Subcommands of a container.
     pub(in crate::commands) subcommands: &'static [Command],
+}
+
+/// Numbers rows from `first` on. The numbers of all commands and subcommands differ, and are lower than
+/// [`COMMAND_NUMBERS`](crate::stats::commands::COMMAND_NUMBERS).
+pub(in crate::commands) const fn numbered<const N: usize>(
+    first: u16,
+    mut rows: [Command; N],
+) -> [Command; N] {
+    let mut at = 0;
+    while at < N {
+        rows[at].number = first + at as u16;
+        at += 1;
+    }
+    rows
 }
 
 impl Command {

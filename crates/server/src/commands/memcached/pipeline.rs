@@ -9,7 +9,9 @@ use super::items;
 use super::state::MemcachedState;
 use super::{meta, stats, text};
 use crate::buffers::input::InputBuffer;
-use crate::exec_context::{ExecOutcome, LONG_REQUEST_BYTES, Turn, TurnProgress, WINDOW};
+use crate::exec_context::{
+    ExecOutcome, ExecutedRequest, LONG_REQUEST_BYTES, Turn, TurnProgress, WINDOW,
+};
 use crate::protocol::memcached::VERSION;
 use crate::protocol::memcached::parse::{
     self, ERROR, KEY_BYTES_MAX, ParseStep, TextLimits, TextRequest, Words,
@@ -106,7 +108,15 @@ fn execute_window(
         consumed += used;
         let is_short = matches!(request, TextRequest::Store(_) | TextRequest::MetaSet { .. });
         let leaves = ctx.client.leaving;
-        turn.note_executed(ctx, *used, is_short, leaves);
+        turn.note_executed(
+            ctx,
+            ExecutedRequest {
+                number: 0,
+                bytes: *used,
+                is_short,
+                leaves,
+            },
+        );
         if !turn.status.goes_on() {
             break;
         }
