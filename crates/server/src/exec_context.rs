@@ -77,6 +77,8 @@ pub(crate) struct TurnStatus {
     pub(crate) awaits_room: bool,
     /// The next request is long and this thread does not execute long requests.
     pub(crate) awaits_long: bool,
+    /// CLIENT PAUSE holds the next request back.
+    pub(crate) paused: bool,
     /// The time slice ended before all complete requests were executed.
     pub(crate) unfinished: bool,
 }
@@ -85,8 +87,8 @@ impl TurnStatus {
     /// Whether the turn goes on with the next request.
     #[inline]
     pub(crate) fn goes_on(self) -> bool {
-        let waits = self.stalled || self.awaits_room || self.awaits_long || self.unfinished;
-        !self.closing && !waits
+        let waits = self.stalled || self.awaits_room || self.awaits_long || self.paused;
+        !self.closing && !waits && !self.unfinished
     }
 }
 
@@ -233,6 +235,7 @@ impl<'a> Turn<'a> {
         let progress = TurnProgress {
             status: self.status,
             deadline: self.deadline,
+            times_each: self.shared.settings.times_each(),
             stalled_len,
         };
         (self.input, context, progress)
@@ -266,6 +269,8 @@ pub(crate) struct ExecutedRequest {
     pub(crate) bytes: usize,
     /// It accesses one key.
     pub(crate) is_short: bool,
+    /// No complete request follows.
+    pub(crate) is_last: bool,
     /// The connection is closed after its reply.
     pub(crate) leaves: bool,
 }
@@ -274,6 +279,8 @@ pub(crate) struct ExecutedRequest {
 pub(crate) struct TurnProgress<'a> {
     pub(crate) status: &'a mut TurnStatus,
     deadline: Instant,
+    /// The clock is read after each request.
+    times_each: bool,
     /// The length of the reply buffer at which the connection stalls.
     stalled_len: usize,
 }
@@ -284,7 +291,8 @@ impl TurnProgress<'_> {
         Instant::now() >= self.deadline
     }
 
-    /// Updates the status after a request. Returns the nanoseconds that the request took, if the clock was read.
+    /// Updates the status after a request. Returns the nanoseconds that the request took, if the clock was read: an
+    /// average over the requests since the last reading, unless the request is large.
     ///
     /// The clock is read after some short requests, because each may have processed a large value, and after every
     /// other request.
@@ -298,6 +306,7 @@ impl TurnProgress<'_> {
             number,
             bytes,
             is_short,
+            is_last,
             leaves,
         } = request;
         ctx.thread.requests += 1;
@@ -307,12 +316,13 @@ impl TurnProgress<'_> {
         self.status.stalled = ctx.out.len() >= self.stalled_len;
         self.status.unfinished = ctx.executes_long;
         let is_timed = ctx.thread.timer.note(number);
-        if is_short && moved_bytes < LONG_BYTES && !is_timed {
+        let is_large = !is_short || moved_bytes >= LONG_BYTES;
+        if !is_large && !is_timed && !is_last && !self.times_each {
             return None;
         }
         let now = Instant::now();
         self.status.unfinished |= now >= self.deadline;
-        Some(ctx.settle_times(now))
+        Some(ctx.settle_times(now, is_large))
     }
 }
 
@@ -334,12 +344,13 @@ impl<S, C> ExecContext<'_, S, C> {
         (&mut self.store, rest)
     }
 
-    /// Counts the pending requests, which have ended at `now`. Returns the nanoseconds of each.
+    /// Counts the pending requests, which have ended at `now`. Returns the nanoseconds of the last one. `is_large`: it
+    /// took most of the time.
     #[inline]
-    pub(crate) fn settle_times(&mut self, now: Instant) -> u64 {
+    pub(crate) fn settle_times(&mut self, now: Instant, is_large: bool) -> u64 {
         let generation = self.shared.counters.generation();
         let timer = &mut self.thread.timer;
-        timer.settle(now, &self.published.commands, generation)
+        timer.settle(now, is_large, &self.published.commands, generation)
     }
 
     /// Counts one `what`.

@@ -31,8 +31,8 @@ enum ConfigError {
     NotMemory,
     NotMemoryOrPercent,
     OutOfRange {
-        least: u64,
-        most: u64,
+        least: i64,
+        most: i64,
     },
     /// A buffer limit has a number of words that is no multiple of 4.
     LimitWords,
@@ -71,6 +71,8 @@ impl fmt::Display for ConfigError {
 #[derive(Clone, Copy)]
 enum NumberFormat {
     Plain,
+    /// May be negative: the setting is an `i64`.
+    Signed,
     /// May end in a unit of memory.
     Memory,
     /// As [`NumberFormat::Memory`], or a percentage.
@@ -81,20 +83,23 @@ enum NumberFormat {
 struct ConfigNumber {
     name: &'static str,
     spelling: NumberFormat,
-    least: u64,
-    most: u64,
+    least: i64,
+    most: i64,
     setting: fn(&LiveSettings) -> &AtomicU64,
 }
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 const INT_MAX: u64 = i32::MAX as u64;
-const LONG_MAX: u64 = i64::MAX as u64;
+const LONG_MAX: i64 = i64::MAX;
+/// [`INT_MAX`] and [`MIB`] as limits of numbers.
+const INT: i64 = i32::MAX as i64;
+const MEGABYTE: i64 = 1 << 20;
 
 const fn number(
     name: &'static str,
     spelling: NumberFormat,
-    (least, most): (u64, u64),
+    (least, most): (i64, i64),
     setting: fn(&LiveSettings) -> &AtomicU64,
 ) -> ConfigNumber {
     ConfigNumber {
@@ -110,13 +115,13 @@ const NUMBERS: &[ConfigNumber] = &[
     number(
         "maxclients",
         NumberFormat::Plain,
-        (1, u32::MAX as u64),
+        (1, u32::MAX as i64),
         |s| &s.clients_max,
     ),
-    number("timeout", NumberFormat::Plain, (0, INT_MAX), |s| {
+    number("timeout", NumberFormat::Plain, (0, INT), |s| {
         &s.timeout_secs
     }),
-    number("tcp-keepalive", NumberFormat::Plain, (0, INT_MAX), |s| {
+    number("tcp-keepalive", NumberFormat::Plain, (0, INT), |s| {
         &s.keepalive_secs
     }),
     number(
@@ -131,13 +136,13 @@ const NUMBERS: &[ConfigNumber] = &[
     number(
         "proto-max-bulk-len",
         NumberFormat::Memory,
-        (MIB, LONG_MAX),
+        (MEGABYTE, LONG_MAX),
         |s| &s.bulk_bytes_max,
     ),
     number(
         "client-query-buffer-limit",
         NumberFormat::Memory,
-        (MIB, LONG_MAX),
+        (MEGABYTE, LONG_MAX),
         |s| &s.input_bytes_max,
     ),
     number(
@@ -146,6 +151,28 @@ const NUMBERS: &[ConfigNumber] = &[
         (0, LONG_MAX),
         |s| &s.clients_memory,
     ),
+    number(
+        "slowlog-log-slower-than",
+        NumberFormat::Signed,
+        (-1, LONG_MAX),
+        |s| &s.slowlog_micros,
+    ),
+    number("slowlog-max-len", NumberFormat::Plain, (0, LONG_MAX), |s| {
+        &s.slowlog_len
+    }),
+    number(
+        "latency-monitor-threshold",
+        NumberFormat::Plain,
+        (0, LONG_MAX),
+        |s| &s.latency_ms,
+    ),
+];
+
+/// Numbers of [`NUMBERS`] that are no limits: every client may change them.
+const HARMLESS: [&str; 3] = [
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
+    "latency-monitor-threshold",
 ];
 
 /// The parameters that are no numbers.
@@ -227,6 +254,7 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         let value = (number.setting)(&shared.settings).load(Ordering::Relaxed);
         let text = match number.spelling {
             NumberFormat::Plain | NumberFormat::Memory => value.to_string(),
+            NumberFormat::Signed => (value as i64).to_string(),
             NumberFormat::MemoryOrPercent => ClientsMemory::decode(value).to_string(),
         };
         all.push((number.name, text));
@@ -298,24 +326,24 @@ fn parse_percent(text: &[u8]) -> Option<u8> {
 
 fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, ConfigError> {
     let parsed = match number.spelling {
-        // A negative number parses, and is out of range.
-        NumberFormat::Plain => {
-            let parsed = parse_i64(value).ok_or(ConfigError::NotInteger)?;
-            u64::try_from(parsed).unwrap_or(u64::MAX)
+        NumberFormat::Plain | NumberFormat::Signed => {
+            Some(parse_i64(value).ok_or(ConfigError::NotInteger)?)
         }
-        NumberFormat::Memory => parse_memory(value).ok_or(ConfigError::NotMemory)?,
+        NumberFormat::Memory => {
+            i64::try_from(parse_memory(value).ok_or(ConfigError::NotMemory)?).ok()
+        }
         NumberFormat::MemoryOrPercent => {
             if let Some(percent) = parse_percent(value) {
                 return Ok(ClientsMemory::Percent(percent).encode());
             }
-            parse_memory(value).ok_or(ConfigError::NotMemoryOrPercent)?
+            let bytes = parse_memory(value).ok_or(ConfigError::NotMemoryOrPercent)?;
+            i64::try_from(bytes).ok()
         }
     };
     let ConfigNumber { least, most, .. } = *number;
-    if (least..=most).contains(&parsed) {
-        Ok(parsed)
-    } else {
-        Err(ConfigError::OutOfRange { least, most })
+    match parsed.filter(|parsed| (least..=most).contains(parsed)) {
+        Some(parsed) => Ok(parsed as u64),
+        None => Err(ConfigError::OutOfRange { least, most }),
     }
 }
 
@@ -377,7 +405,8 @@ fn check<'a>(
     allowed: bool,
 ) -> Result<Vec<CheckedChange<'a>>, ConfigError> {
     let number = NUMBERS.iter().find(|number| number.name == name);
-    if !allowed && (number.is_some() || name == OUTPUT_LIMIT) {
+    let is_limit = number.is_some() && !HARMLESS.contains(&name);
+    if !allowed && (is_limit || name == OUTPUT_LIMIT) {
         return Err(ConfigError::Protected);
     }
     if name == OUTPUT_LIMIT {
@@ -422,6 +451,7 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     for (setting, value) in changes {
         setting.store(value, Ordering::Relaxed);
     }
+    shared.settings.note_slow_thresholds();
     reply::ok(ctx.out);
     Ok(())
 }

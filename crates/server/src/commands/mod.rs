@@ -15,10 +15,12 @@
 //!
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
 //!   [`moves`], [`object`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`connection`], [`client`],
-//!   [`command`], [`config`], [`info`], [`server`]. A family of a new data type is a file beside them.
+//!   [`command`], [`config`], [`info`], [`server`], [`slowlog`],
+//!   [`latency`], [`memory`], [`persistence`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
-//! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
+//! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted. [`redact`]:
+//!   arguments that logs hide.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
 //! * [`optimistic`]: groups of keys that are not known in advance. [`script_run`]: one run of a script.
 //! * [`long`]: which requests the thread of long requests executes.
@@ -39,21 +41,26 @@ mod hll;
 mod hyperloglog;
 mod info;
 mod keys;
+mod latency;
 mod lcs;
 mod long;
 mod long_double;
 mod lookup;
 pub(crate) mod memcached;
+mod memory;
 mod moves;
 mod notify;
 mod object;
 mod optimistic;
+mod persistence;
 pub(crate) mod pipeline;
 mod pubsub;
 mod ranges;
+mod redact;
 mod script_run;
 mod scripts;
 mod server;
+mod slowlog;
 mod strings;
 pub(crate) mod table;
 mod text;

@@ -1,15 +1,14 @@
 //! Table of all Redis commands, used for dispatch and for the replies of `COMMAND`.
 //!
-//! A row names only what differs from [`PLAIN`]. Its fields are those of [`Command`].
+//! A row names only what differs from [`PLAIN`]. Its fields are those of [`Command`]. Rows of subcommands are in
+//! `subcommands`.
 
 use super::context::command_row::flag::*;
-use super::context::command_row::{
-    ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIRS, SECOND, TWO, numbered,
-};
+use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, NONE, ONE, PAIRS, TWO, numbered};
 use super::context::command_table::CommandTable;
 use super::{
-    bitfield, bits, client, command, config, connection, counters, expiry, hyperloglog, info, keys,
-    lcs, moves, object, pubsub, ranges, scripts, server, strings, transactions,
+    bitfield, bits, command, connection, counters, expiry, hyperloglog, info, keys, lcs, moves,
+    persistence, pubsub, ranges, scripts, server, strings, transactions,
 };
 
 /// All commands.
@@ -38,6 +37,12 @@ macro_rules! rows {
         &numbered($first, [$(Command { name: $name, $($field: $value,)* ..PLAIN }),*])
     };
 }
+
+mod subcommands;
+
+use subcommands::{
+    CLIENT, COMMAND, CONFIG, LATENCY, MEMORY, OBJECT, PUBSUB_CONTAINER, SCRIPT_COMMANDS, SLOWLOG,
+};
 
 /// Every command, most used first.
 static ROWS: &[Command] = rows! { 1;
@@ -503,253 +508,62 @@ static ROWS: &[Command] = rows! { 1;
         group: "scripting", since: "2.6.0", run: server::container, subcommands: SCRIPT_COMMANDS,
         summary: "Commands about scripts.",
     }
+    "slowlog" {
+        arity: -2,
+        group: "server", since: "2.2.12", run: server::container, subcommands: SLOWLOG,
+        summary: "Commands about slow requests.",
+    }
+    "latency" {
+        arity: -2,
+        group: "server", since: "2.8.13", run: server::container, subcommands: LATENCY,
+        summary: "Commands about latency.",
+    }
+    "memory" {
+        arity: -2,
+        group: "server", since: "4.0.0", run: server::container, subcommands: MEMORY,
+        summary: "Commands about memory.",
+    }
+    "save" {
+        arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | WALKS,
+        group: "server", since: "1.0.0", run: persistence::save,
+        summary: "Makes every acknowledged write durable on the medium.",
+    }
+    "bgsave" {
+        arity: -1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | WALKS,
+        group: "server", since: "1.0.0", run: persistence::bgsave,
+        summary: "Makes every acknowledged write durable on the medium.",
+    }
+    "bgrewriteaof" {
+        arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING,
+        group: "server", since: "1.0.0", run: persistence::bgrewriteaof,
+        summary: "Has no effect: there is no append-only file.",
+    }
+    "lastsave" {
+        arity: 1, flags: LOADING | STALE | FAST,
+        acl: "@admin @dangerous", group: "server", since: "1.0.0", run: persistence::lastsave,
+        tips: "nondeterministic_output",
+        summary: "Returns when SAVE or BGSAVE was last executed.",
+    }
+    "wait" {
+        arity: 3, flags: NOSCRIPT | READS,
+        acl: "@connection", group: "generic", since: "3.0.0", run: persistence::wait,
+        tips: "request_policy:all_shards response_policy:agg_min",
+        summary: "Returns 0, the number of replicas, when the client's writes are durable.",
+    }
+    "role" {
+        arity: 1, flags: NOSCRIPT | LOADING | STALE | FAST,
+        acl: "@admin @dangerous", group: "server", since: "2.8.12", run: persistence::role,
+        summary: "Returns the server's role in replication: master.",
+    }
+    "lolwut" {
+        arity: -1, flags: READONLY | FAST,
+        group: "server", since: "5.0.0", run: server::lolwut,
+        summary: "Returns the version.",
+    }
     "shutdown" {
         arity: -1, flags: ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,
         group: "server", since: "1.0.0", run: server::shutdown,
         summary: "Stops the server; acknowledged writes are durable.",
-    }
-};
-
-/// Subcommands of OBJECT.
-static OBJECT: &[Command] = rows! { 256;
-    "object|encoding" {
-        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
-        acl: "@keyspace", group: "generic", since: "2.2.3", run: object::encoding,
-        tips: "nondeterministic_output",
-        summary: "Returns how Redis would store a value.",
-    }
-    "object|freq" {
-        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
-        acl: "@keyspace", group: "generic", since: "4.0.0", run: object::freq,
-        tips: "nondeterministic_output",
-        summary: "Returns how often a key is used, if an LFU policy is selected.",
-    }
-    "object|idletime" {
-        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
-        acl: "@keyspace", group: "generic", since: "2.2.3", run: object::idletime,
-        tips: "nondeterministic_output",
-        summary: "Returns the seconds since a key was last used.",
-    }
-    "object|refcount" {
-        arity: 3, flags: READONLY, keys: SECOND, access: "RO",
-        acl: "@keyspace", group: "generic", since: "2.2.3", run: object::refcount,
-        tips: "nondeterministic_output",
-        summary: "Returns how many references a value has.",
-    }
-    "object|help" {
-        arity: 2, flags: LOADING | STALE,
-        acl: "@keyspace", group: "generic", since: "6.2.0", run: object::help,
-        summary: "Lists the subcommands of OBJECT.",
-    }
-};
-
-/// Subcommands of SCRIPT.
-static SCRIPT_COMMANDS: &[Command] = rows! { 288;
-    "script|load" {
-        arity: 3, flags: NOSCRIPT | STALE,
-        acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::load,
-        tips: "request_policy:all_nodes response_policy:all_succeeded",
-        summary: "Loads a script and returns its SHA1.",
-    }
-    "script|debug" {
-        arity: 3, flags: NOSCRIPT,
-        acl: "@scripting", group: "scripting", since: "3.2.0", run: scripts::debug,
-        summary: "Turns the debugger of scripts off.",
-    }
-    "script|help" {
-        arity: 2, flags: LOADING | STALE,
-        acl: "@scripting", group: "scripting", since: "5.0.0", run: scripts::help,
-        summary: "Lists the subcommands of SCRIPT.",
-    }
-    "script|kill" {
-        arity: 2, flags: NOSCRIPT | ALLOW_BUSY,
-        acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::kill,
-        tips: "request_policy:all_shards response_policy:one_succeeded",
-        summary: "Ends the running script if it has not written.",
-    }
-    "script|exists" {
-        arity: -3, flags: NOSCRIPT,
-        acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::exists,
-        tips: "request_policy:all_shards response_policy:agg_logical_and",
-        summary: "Returns which scripts are loaded.",
-    }
-    "script|flush" {
-        arity: -2, flags: NOSCRIPT,
-        acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::flush,
-        tips: "request_policy:all_nodes response_policy:all_succeeded",
-        summary: "Removes all loaded scripts.",
-    }
-};
-
-/// Subcommands of CLIENT.
-static CLIENT: &[Command] = rows! { 320;
-    "client|id" {
-        arity: 2, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "5.0.0", run: client::id,
-        summary: "Returns this connection's id.",
-    }
-    "client|getname" {
-        arity: 2, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "2.6.9", run: client::getname,
-        summary: "Returns this connection's name.",
-    }
-    "client|setname" {
-        arity: 3, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "2.6.9", run: client::setname,
-        summary: "Sets this connection's name.",
-    }
-    "client|setinfo" {
-        arity: 4, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "7.2.0", run: client::setinfo,
-        summary: "Sets the client library's name or version.",
-    }
-    "client|list" {
-        arity: -2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "2.4.0", run: client::list,
-        tips: "nondeterministic_output",
-        summary: "Lists connections.",
-    }
-    "client|info" {
-        arity: 2, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "6.2.0", run: client::info,
-        tips: "nondeterministic_output",
-        summary: "Describes this connection.",
-    }
-    "client|kill" {
-        arity: -3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "2.4.0", run: client::kill,
-        summary: "Closes connections.",
-    }
-    "client|reply" {
-        arity: 3, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "3.2.0", run: client::reply,
-        summary: "Turns replies to this connection on or off.",
-    }
-    "client|no-evict" {
-        arity: 3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "7.0.0", run: client::no_evict,
-        summary: "Exempts this connection from eviction by maxmemory-clients.",
-    }
-    "client|no-touch" {
-        arity: 3, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "7.2.0", run: client::no_touch,
-        summary: "Excludes this connection's reads from LRU statistics; no effect.",
-    }
-    "client|getredir" {
-        arity: 2, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "6.0.0", run: client::getredir,
-        summary: "Returns -1: client tracking is not supported.",
-    }
-    "client|help" {
-        arity: 2, flags: LOADING | STALE,
-        acl: "@connection", group: "connection", since: "5.0.0", run: client::help,
-        summary: "Lists the subcommands of CLIENT.",
-    }
-};
-
-/// Subcommands of PUBSUB.
-static PUBSUB_CONTAINER: &[Command] = rows! { 352;
-    "pubsub|channels" {
-        arity: -2, flags: PUBSUB | LOADING | STALE,
-        group: "pubsub", since: "2.8.0", run: pubsub::channels,
-        summary: "Returns the channels that have subscribers.",
-    }
-    "pubsub|numpat" {
-        arity: 2, flags: PUBSUB | LOADING | STALE,
-        group: "pubsub", since: "2.8.0", run: pubsub::numpat,
-        summary: "Returns the number of patterns that have subscribers.",
-    }
-    "pubsub|numsub" {
-        arity: -2, flags: PUBSUB | LOADING | STALE,
-        group: "pubsub", since: "2.8.0", run: pubsub::numsub,
-        summary: "Returns the numbers of subscribers of channels.",
-    }
-    "pubsub|shardchannels" {
-        arity: -2, flags: PUBSUB | LOADING | STALE,
-        group: "pubsub", since: "7.0.0", run: pubsub::shardchannels,
-        summary: "Returns the shard channels that have subscribers.",
-    }
-    "pubsub|shardnumsub" {
-        arity: -2, flags: PUBSUB | LOADING | STALE,
-        group: "pubsub", since: "7.0.0", run: pubsub::shardnumsub,
-        summary: "Returns the numbers of subscribers of shard channels.",
-    }
-    "pubsub|help" {
-        arity: 2, flags: LOADING | STALE,
-        group: "pubsub", since: "6.2.0", run: pubsub::help,
-        summary: "Lists the subcommands of PUBSUB.",
-    }
-};
-
-/// Subcommands of CONFIG.
-static CONFIG: &[Command] = rows! { 384;
-    "config|get" {
-        arity: -3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
-        group: "server", since: "2.0.0", run: config::get,
-        summary: "Returns the parameters that match patterns.",
-    }
-    "config|set" {
-        arity: -4, flags: ADMIN | NOSCRIPT | LOADING | STALE,
-        group: "server", since: "2.0.0", run: config::set,
-        tips: "request_policy:all_nodes response_policy:all_succeeded",
-        summary: "Changes parameters, all or none.",
-    }
-    "config|resetstat" {
-        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
-        group: "server", since: "2.0.0", run: config::resetstat,
-        summary: "Resets the counters of INFO.",
-    }
-    "config|rewrite" {
-        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
-        group: "server", since: "2.8.0", run: config::rewrite,
-        summary: "Fails: the server has no configuration file.",
-    }
-    "config|help" {
-        arity: 2, flags: LOADING | STALE,
-        group: "server", since: "5.0.0", run: config::help,
-        summary: "Lists the subcommands of CONFIG.",
-    }
-};
-
-/// Subcommands of COMMAND.
-static COMMAND: &[Command] = rows! { 416;
-    "command|count" {
-        arity: 2, flags: LOADING | STALE,
-        acl: "@connection", group: "server", since: "2.8.13", run: command::count,
-        summary: "Returns the number of commands.",
-    }
-    "command|docs" {
-        arity: -2, flags: LOADING | STALE,
-        acl: "@connection", group: "server", since: "7.0.0", run: command::docs,
-        tips: "nondeterministic_output_order",
-        summary: "Returns the documentation of commands.",
-    }
-    "command|info" {
-        arity: -2, flags: LOADING | STALE,
-        acl: "@connection", group: "server", since: "2.8.13", run: command::info,
-        tips: "nondeterministic_output_order",
-        summary: "Returns the arity, flags and keys of commands.",
-    }
-    "command|list" {
-        arity: -2, flags: LOADING | STALE,
-        acl: "@connection", group: "server", since: "7.0.0", run: command::list,
-        tips: "nondeterministic_output_order",
-        summary: "Returns the names of commands.",
-    }
-    "command|getkeys" {
-        arity: -4, flags: LOADING | STALE,
-        acl: "@connection", group: "server", since: "2.8.13", run: command::getkeys,
-        summary: "Returns the keys of a request.",
-    }
-    "command|getkeysandflags" {
-        arity: -4, flags: LOADING | STALE,
-        acl: "@connection", group: "server", since: "7.0.0", run: command::getkeysandflags,
-        summary: "Returns the keys of a request, and how it accesses them.",
-    }
-    "command|help" {
-        arity: 2, flags: LOADING | STALE,
-        acl: "@connection", group: "server", since: "5.0.0", run: command::help,
-        summary: "Lists the subcommands of COMMAND.",
     }
 };
 

@@ -20,6 +20,7 @@ use super::context::transaction::{TransactionQueue, WatchedKeys};
 use super::error::{CommandError, misconf};
 use super::execute::{check_keys, execute, reject};
 use super::optimistic::{GroupBody, ends_group};
+use super::slowlog::note_slow;
 use crate::exec_context::ExecOutcome;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::size;
@@ -271,6 +272,9 @@ fn run_timed<T>(
     let ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
     ctx.thread.timer.time_untimed(ns); // Commands that a script has called.
     ctx.thread.timer.note_inner(command.number, Some(ns));
+    if ns >= ctx.shared.settings.slow_ns() {
+        note_slow(ctx, command, args, ns);
+    }
     outcome
 }
 

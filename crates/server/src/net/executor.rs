@@ -75,13 +75,14 @@ impl<'a> Executor<'a> {
             ProtocolState::Resp { client, parser } => pipeline::execute(turn, client, parser),
             ProtocolState::Memcached(conn) => {
                 memcached::pipeline::execute(turn, self.memcached, conn);
+                self.thread.timer.clear(); // Its requests are not counted by command.
             }
         }
         if self.thread.timer.is_pending() {
             let generation = self.shared.counters.generation();
             let commands = &self.published.commands;
             let timer = &mut self.thread.timer;
-            timer.settle(Instant::now(), commands, generation);
+            timer.settle(Instant::now(), false, commands, generation);
         }
     }
 

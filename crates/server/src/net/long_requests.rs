@@ -72,6 +72,7 @@ fn serve(executor: &mut Executor<'_>, pool: &WorkerPool, conn: &mut Connection) 
     conn.output
         .prepare_buffer(&mut executor.thread.buffer_pool, bytes_max);
     (conn.status.awaits_long, conn.status.unfinished) = (false, false);
+    conn.status.paused = false;
     let now = Instant::now();
     executor.execute(conn, now, now);
     executor.thread.requests = 0;

@@ -18,9 +18,10 @@
 //! SRV-WORKER-6  The worker does not execute a long request: it lends the connection to another thread (`long_requests`). Of a
 //!     lent connection the worker keeps its socket's events, its messages, and whether it was killed.
 //!
-//! `messages` has the worker's part in publish and subscribe.
+//! `messages` has the worker's part in publish and subscribe, `pauses` that in CLIENT PAUSE.
 
 mod messages;
+mod pauses;
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -147,6 +148,7 @@ impl<'a> Worker<'a> {
             } else {
                 ROOM_TICK
             };
+            let timeout = timeout.min(self.resume_paused());
             match self.poll.poll(&mut events, Some(timeout)) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
@@ -398,6 +400,7 @@ impl<'a> Worker<'a> {
     fn serve(&mut self, conn: &mut Connection) -> io::Result<()> {
         conn.status.stalled = conn.output.pending() >= STALL_BYTES;
         (conn.status.awaits_room, conn.status.unfinished) = (false, false);
+        conn.status.paused = false;
         if conn.status.stalled {
             return Ok(());
         }
@@ -611,7 +614,8 @@ impl<'a> Worker<'a> {
         let ready = conn.readiness.readable && !conn.status.stalled && !conn.status.closing;
         let sends_on = conn.can_send();
         conn.is_slow |= sends_on;
-        if conn.status.awaits_room || resumes || ready || conn.status.unfinished || sends_on {
+        let waits = conn.status.awaits_room || conn.status.paused;
+        if waits || resumes || ready || conn.status.unfinished || sends_on {
             self.list(slot);
         }
     }
@@ -703,7 +707,8 @@ impl<'a> Worker<'a> {
             conn.soft_since_ms = since;
             let slow = since.is_some_and(|since| now - since >= soft_ms);
             // As in Redis, a client with subscriptions may be idle.
-            let may_idle = idle_ms == 0 || is_subscribed || conn.output.holds();
+            let may_idle =
+                idle_ms == 0 || is_subscribed || conn.output.holds() || conn.status.paused;
             if slow || (idle > idle_ms && !may_idle) {
                 tracing::debug!(client = conn.client_info.id, slow, "closed: idle or slow");
                 self.executor

@@ -26,6 +26,8 @@ use crate::lock::lock;
 
 /// Numbers of commands are lower than this. Number 0 is no command.
 pub(crate) const COMMAND_NUMBERS: usize = 512;
+/// Most nanoseconds that a short request before a large one is assumed to take.
+const SHORT_NS: u64 = 2000;
 /// Requests between two clock readings.
 const PENDING: usize = 4;
 /// Most different error codes that are counted; further ones count as [`OTHER_ERRORS`].
@@ -183,11 +185,13 @@ impl CommandTimer {
         self.len >= PENDING
     }
 
-    /// Counts the pending requests, which have ended at `now`. Returns the nanoseconds of each.
+    /// Counts the pending requests, which have ended at `now`. Returns the nanoseconds of the last one. `is_large`: it
+    /// took most of the time.
     #[inline]
     pub(crate) fn settle(
         &mut self,
         now: Instant,
+        is_large: bool,
         counters: &CommandCounters,
         generation: u64,
     ) -> u64 {
@@ -195,14 +199,22 @@ impl CommandTimer {
         let since = self.since.replace(now).unwrap_or(now);
         let ns = u64::try_from(now.saturating_duration_since(since).as_nanos()).unwrap_or(u64::MAX);
         let pending = &self.pending[..self.len.min(PENDING)];
-        let share = ns / pending.len().max(1) as u64;
+        let mut last = ns / pending.len().max(1) as u64;
         match pending {
+            [earlier @ .., large] if is_large && !earlier.is_empty() => {
+                let share = last.min(SHORT_NS);
+                last = ns - share * earlier.len() as u64;
+                for &number in earlier {
+                    counters.count_calls(number, 1, share);
+                }
+                counters.count_calls(*large, 1, last);
+            }
             [first, rest @ ..] if rest.iter().all(|number| number == first) => {
                 counters.count_calls(*first, pending.len() as u64, ns);
             }
             mixed => {
                 for &number in mixed {
-                    counters.count_calls(number, 1, share);
+                    counters.count_calls(number, 1, last);
                 }
             }
         }
@@ -210,7 +222,12 @@ impl CommandTimer {
         if !self.inner.is_empty() {
             self.settle_inner(ns, counters);
         }
-        share
+        last
+    }
+
+    /// Forgets the pending requests.
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
     }
 
     #[cold]
@@ -348,10 +365,15 @@ mod tests {
         timer.start(start);
         assert!(!timer.note(1) && !timer.note(1) && !timer.note(2));
         assert!(timer.note(1));
-        let share = timer.settle(start + Duration::from_nanos(4000), &counters, 0);
+        let share = timer.settle(start + Duration::from_nanos(4000), false, &counters, 0);
         assert_eq!(share, 1000);
         assert_eq!(calls_and_ns(&counters, 0, 1), (3, 3000));
         assert_eq!(calls_and_ns(&counters, 0, 2), (1, 1000));
+        timer.note(1);
+        timer.note(3);
+        let large = timer.settle(start + Duration::from_nanos(104_000), true, &counters, 0);
+        assert_eq!(large, 98_000);
+        assert_eq!(calls_and_ns(&counters, 0, 1), (4, 5000));
     }
 
     #[test]
@@ -366,7 +388,7 @@ mod tests {
         timer.note_inner(4, None);
         timer.note_inner(5, None);
         timer.note(9);
-        timer.settle(start + Duration::from_nanos(2000), &counters, 0);
+        timer.settle(start + Duration::from_nanos(2000), false, &counters, 0);
         assert_eq!(calls_and_ns(&counters, 0, 3), (1, 100));
         assert_eq!(calls_and_ns(&counters, 0, 4), (1, 1000));
         assert_eq!(calls_and_ns(&counters, 0, 9), (1, 2000));

@@ -77,6 +77,11 @@ impl Durations {
         self.0.iter().sum()
     }
 
+    /// Number of durations of at most `ns` nanoseconds, if `ns + 1` is a power of two.
+    pub(crate) fn count_to(&self, ns: u64) -> u64 {
+        self.0[..=bucket_of(ns)].iter().sum()
+    }
+
     /// The duration, in nanoseconds, that `percent` percent of the durations do not exceed.
     pub(crate) fn percentile(&self, percent: f64) -> u64 {
         let count = self.count();
@@ -118,6 +123,7 @@ mod tests {
         assert!((1_000..1_032).contains(&sum.percentile(50.0)));
         assert!((1_000..1_032).contains(&sum.percentile(98.0)));
         assert!((1_000_000..1_031_000).contains(&sum.percentile(99.0)));
+        assert_eq!((sum.count_to(1023), sum.count_to((1 << 20) - 1)), (98, 100));
         threads[0].clear();
         assert_eq!(Durations::default().percentile(50.0), 0);
     }

@@ -1,6 +1,7 @@
 //! CPU time and memory of the process, as the kernel counts them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Resident memory of the process, in bytes; 0 if the system does not report it.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -65,6 +66,12 @@ impl MemoryWatch {
     pub(crate) fn startup(&self) -> u64 {
         self.startup
     }
+}
+
+/// Seconds since 1970, by the machine's clock.
+pub(crate) fn unix_secs() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
 }
 
 /// Returns the CPU seconds of this process in user mode and in the kernel.

@@ -95,7 +95,7 @@ pub(in crate::commands) mod flag {
     }
     flags! {
         WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 PUBSUB 12 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_MONITOR 26 SKIP_SLOWLOG 7 FAST 8
-        NO_AUTH 9 NO_MANDATORY_KEYS 24 NO_MULTI 10 ALLOW_BUSY 11 MOVABLEKEYS 25
+        NO_AUTH 9 NO_MANDATORY_KEYS 24 NO_ASYNC_LOADING 27 NO_MULTI 10 ALLOW_BUSY 11 MOVABLEKEYS 25
     }
     // Clients do not see the flags below.
     /// Executed immediately inside MULTI instead of being queued.

@@ -17,6 +17,8 @@ use crate::protocol::memcached::parse::{
     self, ERROR, KEY_BYTES_MAX, ParseStep, TextLimits, TextRequest, Words,
 };
 use crate::state::clients::ClientInfo;
+use crate::state::pause::PauseKind;
+use crate::state::shared::ServerShared;
 use crate::stats::counters::Counter;
 
 /// Most words of a `gat` line that is not long: it reads values and writes them again.
@@ -93,6 +95,10 @@ fn execute_window(
     let mut consumed = 0;
     for (request, used) in &window[..count] {
         let status = &mut *turn.status;
+        status.paused = ctx.shared.pause.is_set() && is_paused(ctx.shared, request);
+        if status.paused {
+            break;
+        }
         if !ctx.executes_long {
             status.awaits_long = is_long(request, *used);
             status.awaits_room = !status.awaits_long && !has_room(ctx, request, *used);
@@ -114,6 +120,7 @@ fn execute_window(
                 number: 0,
                 bytes: *used,
                 is_short,
+                is_last: false,
                 leaves,
             },
         );
@@ -225,6 +232,25 @@ fn has_room(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>, bytes: usize)
     };
     // The write itself meets the same error again and replies with it.
     !matches!(ctx.store.prepare(bytes, deletes), Ok(RoomReply::Wait))
+}
+
+/// Whether a pause of clients holds a request back. Lines that are no retrievals count as writes.
+#[cold]
+fn is_paused(shared: &ServerShared<'_>, request: &TextRequest<'_>) -> bool {
+    let Some((kind, _)) = shared.pause.current(shared.clock_ms()) else {
+        return false;
+    };
+    let reads = match request {
+        TextRequest::Store(_) | TextRequest::MetaSet { .. } => false,
+        TextRequest::Line(words) => {
+            matches!(
+                words.clone().next(),
+                Some(b"mg" | b"mn" | b"me" | b"stats" | b"version" | b"quit")
+            )
+        }
+        TextRequest::Get { .. } | TextRequest::Fault { .. } => true,
+    };
+    kind == PauseKind::All || !reads
 }
 
 /// Whether a request of `bytes` is long: it takes more time than a worker may spend while other clients wait.
