@@ -21,7 +21,7 @@ use crate::buffers::reply::ReplyBuffer;
 use crate::lua::engine::ScriptEngine;
 use crate::state::messages::Outbox;
 use crate::state::shared::ServerShared;
-use crate::stats::commands::CommandTimer;
+use crate::stats::commands::{CommandTimer, PENDING};
 use crate::stats::counters::{Counter, CounterTotals, ThreadCounters};
 use crate::stats::hot_keys::Sampler;
 
@@ -36,6 +36,8 @@ pub(crate) const LONG_REQUEST_BYTES: usize = 2 << 20;
 
 /// Bytes of a request and its reply from which the clock is read after the request.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
+/// The clock is read after every `SHORT_REQUESTS` short requests, because each may have processed a large value.
+const SHORT_REQUESTS: usize = 4;
 /// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExecOutcome {
@@ -291,7 +293,7 @@ impl TurnProgress<'_> {
         Instant::now() >= self.deadline
     }
 
-    /// Updates the status after a request. Returns the nanoseconds that the request took, if the clock was read: an
+    /// Updates the status after a request. Returns the nanoseconds that the request took, if they are known: an
     /// average over the requests since the last reading, unless the request is large.
     ///
     /// The clock is read after some short requests, because each may have processed a large value, and after every
@@ -315,13 +317,17 @@ impl TurnProgress<'_> {
         self.status.closing = leaves || ctx.out.is_cut();
         self.status.stalled = ctx.out.len() >= self.stalled_len;
         self.status.unfinished = ctx.executes_long;
-        let is_timed = ctx.thread.timer.note(number);
+        let pending = ctx.thread.timer.note(number);
         let is_large = !is_short || moved_bytes >= LONG_BYTES;
-        if !is_large && !is_timed && !is_last && !self.times_each {
+        let ends_group = is_large || is_last || self.times_each || pending >= PENDING;
+        if !ends_group && !pending.is_multiple_of(SHORT_REQUESTS) {
             return None;
         }
         let now = Instant::now();
         self.status.unfinished |= now >= self.deadline;
+        if !ends_group && !self.status.unfinished {
+            return None;
+        }
         Some(ctx.settle_times(now, is_large))
     }
 }

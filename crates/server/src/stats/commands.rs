@@ -28,8 +28,8 @@ use crate::lock::lock;
 pub(crate) const COMMAND_NUMBERS: usize = 512;
 /// Most nanoseconds that a short request before a large one is assumed to take.
 const SHORT_NS: u64 = 2000;
-/// Requests between two clock readings.
-const PENDING: usize = 4;
+/// Most requests that share a time.
+pub(crate) const PENDING: usize = 16;
 /// Most different error codes that are counted; further ones count as [`OTHER_ERRORS`].
 const ERROR_CODES: usize = 128;
 const OTHER_ERRORS: &str = "ERRORSTATS_OVERFLOW";
@@ -177,12 +177,13 @@ impl CommandTimer {
         self.len > 0
     }
 
-    /// Adds a request that was executed. Returns whether the clock must be read now.
+    /// Adds a request that was executed. Returns the number of pending requests. The caller settles them when they are
+    /// [`PENDING`].
     #[inline]
-    pub(crate) fn note(&mut self, number: u16) -> bool {
+    pub(crate) fn note(&mut self, number: u16) -> usize {
         self.pending[self.len % PENDING] = number;
         self.len += 1;
-        self.len >= PENDING
+        self.len
     }
 
     /// Counts the pending requests, which have ended at `now`. Returns the nanoseconds of the last one. `is_large`: it
@@ -363,8 +364,8 @@ mod tests {
         let (counters, mut timer) = (CommandCounters::default(), CommandTimer::default());
         let start = Instant::now();
         timer.start(start);
-        assert!(!timer.note(1) && !timer.note(1) && !timer.note(2));
-        assert!(timer.note(1));
+        let pending = [1, 1, 2, 1].map(|number| timer.note(number));
+        assert_eq!(pending, [1, 2, 3, 4]);
         let share = timer.settle(start + Duration::from_nanos(4000), false, &counters, 0);
         assert_eq!(share, 1000);
         assert_eq!(calls_and_ns(&counters, 0, 1), (3, 3000));
