@@ -234,7 +234,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "client|no-evict" | "client|no-touch" => {
             of(&format!("{} OFF", command.replace('|', " "))).repeat(5_000)
         }
-        "client|pause" => of("CLIENT PAUSE 5 ALL").repeat(100),
+        "client|pause" => of("CLIENT PAUSE 0 ALL").repeat(5_000),
         "client|unpause"
         | "client|trackinginfo"
         | "slowlog|len"

@@ -32,6 +32,9 @@ const PATTERN_BYTES: usize = 128;
 /// Most connections that CLIENT LIST lists.
 const CLIENTS: usize = 500;
 
+/// Most requests in the slow log that SLOWLOG GET returns, and most arguments of LATENCY HISTOGRAM.
+const SLOW_REQUESTS: usize = 128;
+const HISTOGRAMS: usize = 200;
 /// Most subscriptions that a request ends.
 const SUBSCRIPTIONS: usize = 1000;
 /// Most patterns that PUBLISH matches.
@@ -98,6 +101,8 @@ fn walks(
             is_all && own.is_some_and(|own| own.total() > SUBSCRIPTIONS)
         }
         "client" => is_option(args.at(1), "list") && shared.clients.count() > CLIENTS,
+        "slowlog" => is_option(args.at(1), "get") && shared.slow_log.len() > SLOW_REQUESTS,
+        "latency" => args.len() > HISTOGRAMS,
         _ => false,
     }
 }

@@ -115,6 +115,7 @@ fn execute_one(
     }
     if status.awaits_long && is_script_slow(ctx) {
         status.awaits_long = false;
+        ctx.thread.timer.forget_inner();
         refuse_busy(ctx, name);
     }
     if status.awaits_room || status.awaits_long {

@@ -509,12 +509,12 @@ static ROWS: &[Command] = rows! { 1;
         summary: "Commands about scripts.",
     }
     "slowlog" {
-        arity: -2,
+        arity: -2, flags: MAY_WALK,
         group: "server", since: "2.2.12", run: server::container, subcommands: SLOWLOG,
         summary: "Commands about slow requests.",
     }
     "latency" {
-        arity: -2,
+        arity: -2, flags: MAY_WALK,
         group: "server", since: "2.8.13", run: server::container, subcommands: LATENCY,
         summary: "Commands about latency.",
     }
