@@ -1,15 +1,18 @@
 //! Options of a server at its start ([`ServerOptions`]), and the settings that CONFIG SET can change while it runs
 //! (`LiveSettings`).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use constant_time_eq::constant_time_eq;
 
 use crate::keyspace_events::KeyspaceEvents;
+use crate::lock::lock;
 use crate::protocol::resp::RequestLimits;
 
 /// Protocol of an address.
@@ -306,6 +309,22 @@ impl OutputLimit {
     }
 }
 
+/// Texts by name of a parameter.
+#[derive(Default)]
+pub(crate) struct KeptValues(Mutex<BTreeMap<&'static str, String>>);
+
+impl KeptValues {
+    /// The value of a parameter, if one was set.
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        lock(&self.0).get(name).cloned()
+    }
+
+    /// Sets the value of a parameter.
+    pub(crate) fn set(&self, name: &'static str, value: String) {
+        lock(&self.0).insert(name, value);
+    }
+}
+
 /// Settings that CONFIG SET can change. Requests read them, so each is one atomic.
 pub(crate) struct LiveSettings {
     pub(crate) clients_max: AtomicU64,
@@ -330,6 +349,8 @@ pub(crate) struct LiveSettings {
     pub(crate) latency_ms: AtomicU64,
     /// Nanoseconds from which a request is in the slow log or a latency peak.
     slow_ns: AtomicU64,
+    /// Values of parameters without effect that clients have set.
+    pub(crate) kept: KeptValues,
     machine_bytes: u64,
 }
 
@@ -353,6 +374,7 @@ impl LiveSettings {
             slowlog_len: AtomicU64::new(128),
             latency_ms: AtomicU64::new(0),
             slow_ns: AtomicU64::new(0),
+            kept: KeptValues::default(),
             machine_bytes: machine_bytes(),
         };
         settings.note_slow_thresholds();

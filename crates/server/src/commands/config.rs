@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
+use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
 use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
 use super::info::limit;
@@ -25,6 +26,11 @@ enum ConfigError {
     Protected,
     /// The parameter cannot change.
     Immutable,
+    /// A change would promise what this server does not do: the reason.
+    Fixed(&'static str),
+    NotSwitch,
+    /// The value is none of these words.
+    NotAmong(&'static [&'static str]),
     /// The request names the parameter twice.
     Repeated,
     NotInteger,
@@ -48,6 +54,12 @@ impl fmt::Display for ConfigError {
         f.write_str(match self {
             ConfigError::Protected => "can't set protected config",
             ConfigError::Immutable => "can't set immutable config",
+            ConfigError::Fixed(reason) => reason,
+            ConfigError::NotSwitch => "argument must be 'yes' or 'no'",
+            ConfigError::NotAmong(words) => {
+                let words = words.join(", ");
+                return write!(f, "argument must be one of the following: {words}");
+            }
             ConfigError::Repeated => "duplicate parameter",
             ConfigError::NotInteger => "argument couldn't be parsed into an integer",
             ConfigError::NotMemory => "argument must be a memory value",
@@ -192,7 +204,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let socket = shared.options.unix_socket.as_ref();
     let (most, policy) = limit(shared, &shared.store.stats());
     vec![
-        ("appendonly", text("yes")),
         ("appendfsync", text(shared.options.sync)),
         ("bind", bind.join(" ")),
         ("cluster-enabled", text("no")),
@@ -217,7 +228,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
                 .as_ref()
                 .map_or(String::new(), Password::text),
         ),
-        ("save", String::new()),
         ("tcp-backlog", text("511")),
         (
             "unixsocket",
@@ -259,6 +269,18 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         };
         all.push((number.name, text));
     }
+    all.extend(
+        FIXED
+            .iter()
+            .map(|fixed| (fixed.name, fixed.value.to_owned())),
+    );
+    all.extend(IGNORED.iter().map(|ignored| {
+        let kept = shared.settings.kept.get(ignored.name);
+        (
+            ignored.name,
+            kept.unwrap_or_else(|| ignored.default.to_owned()),
+        )
+    }));
     all.push((EVENTS, shared.settings.keyspace_events().to_string()));
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
@@ -426,12 +448,49 @@ fn check<'a>(
         let parsed = parse_number(number, value)?;
         return Ok(vec![((number.setting)(&shared.settings), parsed)]);
     }
+    if let Some(fixed) = FIXED.iter().find(|fixed| fixed.name == name) {
+        return match fixed.value.as_bytes() == value {
+            true => Ok(Vec::new()),
+            false => Err(ConfigError::Fixed(fixed.reason)),
+        };
+    }
+    if let Some(ignored) = IGNORED.iter().find(|ignored| ignored.name == name) {
+        ignored_value(ignored, value)?;
+        return Ok(Vec::new());
+    }
     // An immutable parameter accepts only its current value.
     let same = |(known, now): &(&str, String)| *known == name && now.as_bytes() == value;
     if constants(shared).iter().any(same) {
         Ok(Vec::new())
     } else {
         Err(ConfigError::Immutable)
+    }
+}
+
+/// Returns the value of a parameter without effect as CONFIG GET shows it.
+fn ignored_value(parameter: &IgnoredParameter, value: &[u8]) -> Result<String, ConfigError> {
+    let shown = quote(value, usize::MAX);
+    let text = || String::from_utf8_lossy(shown).into_owned();
+    match parameter.kind {
+        ValueKind::Text => Ok(text()),
+        ValueKind::Switch if is_switch(shown) => Ok(text().to_ascii_lowercase()),
+        ValueKind::Switch => Err(ConfigError::NotSwitch),
+        ValueKind::Number(least, most) => match parse_i64(value) {
+            None => Err(ConfigError::NotInteger),
+            Some(number) if (least..=most).contains(&number) => Ok(number.to_string()),
+            Some(_) => Err(ConfigError::OutOfRange { least, most }),
+        },
+        ValueKind::Memory => {
+            let bytes = parse_memory(value).ok_or(ConfigError::NotMemory)?;
+            Ok(bytes.to_string())
+        }
+        ValueKind::Word(words) => {
+            let mut words_like = words
+                .iter()
+                .filter(|word| shown.eq_ignore_ascii_case(word.as_bytes()));
+            let word = words_like.next().ok_or(ConfigError::NotAmong(words))?;
+            Ok((*word).to_owned())
+        }
     }
 }
 
@@ -443,10 +502,15 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     let shared = ctx.shared;
     let allowed = ctx.may_protected();
     // As in Redis, all names are checked before any value.
-    let mut changes = Vec::new();
+    let (mut changes, mut ignored) = (Vec::new(), Vec::new());
     for (name, value) in parameters(shared, args)? {
         let change = check(shared, name, value, allowed);
         changes.extend(change.map_err(|why| refused(name.as_bytes(), why))?);
+        let own = IGNORED.iter().find(|own| own.name == name);
+        ignored.extend(own.and_then(|own| Some((name, ignored_value(own, value).ok()?))));
+    }
+    for (name, value) in ignored {
+        shared.settings.kept.set(name, value);
     }
     for (setting, value) in changes {
         setting.store(value, Ordering::Relaxed);
@@ -493,6 +557,12 @@ fn parameters<'a>(
         named.push((name, args.at(at + 1)));
     }
     Ok(named)
+}
+
+/// Whether CONFIG SET can change the parameter `name` while the server runs, with an effect.
+#[must_use]
+pub fn is_live(name: &str) -> bool {
+    name == EVENTS || name == OUTPUT_LIMIT || NUMBERS.iter().any(|number| number.name == name)
 }
 
 /// `CONFIG RESETSTAT`

@@ -19,7 +19,8 @@
 //!   [`latency`], [`memory`], [`persistence`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each. A new command is a function in its family and a row here.
-//! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted. [`redact`]:
+//! * [`context`]: what a command works with. [`error`]: why it fails. [`config_fixed`]: parameters without effect.
+//!   [`text`]: arguments that are options or quoted. [`redact`]:
 //!   arguments that logs hide.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
 //! * [`optimistic`]: groups of keys that are not known in advance. [`script_run`]: one run of a script.
@@ -29,7 +30,8 @@ mod bitfield;
 mod bits;
 mod client;
 mod command;
-mod config;
+pub(crate) mod config;
+pub(crate) mod config_fixed;
 mod connection;
 pub(crate) mod context;
 mod counters;

@@ -406,3 +406,49 @@ fn memory_commands_reply_what_clients_expect() {
         ["*38", "$14", "peak.allocated"]
     );
 }
+
+#[test]
+fn parameters_without_effect_are_checked_and_kept() {
+    let server = Running::new();
+    let mut client = server.connect();
+    client.ask("CONFIG GET hz", "*2\r\n$2\r\nhz\r\n$2\r\n10\r\n");
+    client.ask(
+        "CONFIG SET hz 20 activerehashing NO stream-node-max-bytes 4kb loglevel DEBUG",
+        "+OK\r\n",
+    );
+    for (name, value) in [
+        ("hz", "20"),
+        ("activerehashing", "no"),
+        ("stream-node-max-bytes", "4096"),
+        ("loglevel", "debug"),
+    ] {
+        let (name_bytes, value_bytes) = (name.len(), value.len());
+        let reply = format!("*2\r\n${name_bytes}\r\n{name}\r\n${value_bytes}\r\n{value}\r\n");
+        client.ask(&format!("CONFIG GET {name}"), &reply);
+    }
+    for (setting, why) in [
+        ("hz x", "argument couldn't be parsed into an integer"),
+        (
+            "hz -1",
+            "argument must be between 0 and 2147483647 inclusive",
+        ),
+        ("activerehashing maybe", "argument must be 'yes' or 'no'"),
+        (
+            "loglevel loud",
+            "argument must be one of the following: debug, verbose, notice, warning",
+        ),
+        (
+            "appendonly no",
+            "every acknowledged write is durable, and there are no snapshots and no append-only file",
+        ),
+        ("replicaof other", "this server has no replicas"),
+    ] {
+        let name = setting.split(' ').next().unwrap();
+        let text = "ERR CONFIG SET failed (possibly related to argument";
+        client.ask(
+            &format!("CONFIG SET {setting}"),
+            &format!("-{text} '{name}') - {why}\r\n"),
+        );
+    }
+    client.ask("CONFIG SET appendonly yes save ''", "+OK\r\n");
+}
