@@ -52,6 +52,8 @@ Examples:
       a cache that evicts when it is full, and is warm after a kill
   farbank serve --config /etc/farbank.toml --port 7000
       options from a file, except the port
+  farbank serve /etc/redis/redis.conf --pool /var/lib/farbank/pool
+      options from a file in Redis's syntax; directives that do not exist here are warnings
   redis-cli -p 6379 set greeting hello
       stores a key";
 
