@@ -245,7 +245,7 @@ mod tests {
             "--unsafe-no-auth",
         ];
         assert_eq!(options, expected.map(OsString::from));
-        assert_eq!(warnings, []);
+        assert!(warnings.is_empty());
     }
 
     #[test]

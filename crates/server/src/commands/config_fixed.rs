@@ -1,8 +1,8 @@
 //! Parameters of Redis that change nothing in this server, for CONFIG GET and CONFIG SET.
 //!
-//! * [`IGNORED`]: about representations, snapshots and replicas, which this server does not have. CONFIG SET checks and keeps
-//!   a value, so that CONFIG GET returns it.
-//! * [`FIXED`]: a change would promise behaviour that this server does not have, so CONFIG SET refuses it with the reason.
+//! * [`IGNORED`]: about representations, snapshots and replicas, which this server does not have. CONFIG SET checks a
+//!   value and keeps it, so that CONFIG GET returns it.
+//! * [`FIXED`]: a change would promise behaviour that this server does not have. CONFIG SET refuses it with the reason.
 
 /// Values of a parameter.
 #[derive(Clone, Copy)]

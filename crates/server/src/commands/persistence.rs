@@ -54,8 +54,8 @@ pub(super) fn lastsave(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), 
     Ok(())
 }
 
-/// `WAIT numreplicas timeout`. There are no replicas, so that waiting for more of them is useless. The reply waits until
-/// the client's writes are durable.
+/// `WAIT numreplicas timeout`. There are no replicas, so that waiting for more of them is useless. The reply waits
+/// until the client's writes are durable.
 pub(super) fn wait(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     parse_i64(args.at(1)).ok_or(NOT_INTEGER)?;
     text::timeout_ms(args.at(2))?;

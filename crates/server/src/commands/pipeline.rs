@@ -76,8 +76,8 @@ struct ParsedRequest<'a> {
 }
 
 /// Executes a request if it can run now, and updates the turn's status. Returns whether it was
-/// executed. Otherwise it waits for space in the store or among the queued messages, for the thread of long requests, or
-/// for the end of a pause.
+/// executed. Otherwise it waits for space in the store or among the queued messages, for the thread of long requests,
+/// or for the end of a pause.
 #[inline]
 fn execute_one(
     ctx: &mut CommandContext<'_>,

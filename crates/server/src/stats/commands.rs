@@ -6,15 +6,15 @@
 //!                                        ... of other threads ──────────────────────────┘
 //! ```
 //!
-//! A clock reading costs as much as a tenth of a short request. So the clock is not read for each request: the time between two
-//! readings is divided equally among the requests since the first one. The clock is read before and after each request
-//! that is not short, so that its time is not attributed to other commands.
+//! A clock reading costs as much as a tenth of a short request. So the clock is not read for each request: the time
+//! between two readings is divided equally among the requests since the first one. The clock is read before and after
+//! each request that is not short, so that its time is not attributed to other commands.
 //!
 //! # Invariants
-//! SRV-STATS-1  Only its thread writes a [`CommandCounters`], except for its errors. A write is a load and a store, without a
-//!     locked instruction, and no other thread writes that cache line.
-//! SRV-STATS-2  A reset raises the generation. Each thread clears its counters when it next counts. Until then, sums leave the
-//!     thread out.
+//! SRV-STATS-1  Only its thread writes a [`CommandCounters`], except for its errors. A write is a load and a store,
+//!     without a locked instruction, and no other thread writes that cache line.
+//! SRV-STATS-2  A reset raises the generation. Each thread clears its counters when it next counts. Until then, sums
+//!     leave the thread out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -63,7 +63,8 @@ impl ServerCounters {
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Updates [`ServerCounters::commands_per_sec`]. One thread calls it once a second; `elapsed_ms`: since the last call.
+    /// Updates [`ServerCounters::commands_per_sec`]. One thread calls it once a second, with the milliseconds since the
+    /// last call.
     pub(crate) fn sample_rate(&self, elapsed_ms: u64) {
         let total = self.totals().get(Counter::Commands);
         let before = self.sampled.swap(total, Ordering::Relaxed);
