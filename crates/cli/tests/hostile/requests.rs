@@ -171,10 +171,9 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         }
         "dbsize" | "time" | "ping" | "readonly" | "unwatch" | "discard" | "exec" | "multi"
         | "reset" | "randomkey" | "object|help" | "client|id" | "client|getname"
-        | "client|getredir" | "client|help" | "command|count" | "command|help" | "config|help"
-        | "config|resetstat" | "config|rewrite" | "quit" => {
-            of(&command.replace('|', " ")).repeat(5_000)
-        }
+        | "client|getredir" | "client|help" | "slowlog|help" | "latency|help" | "memory|help"
+        | "command|count" | "command|help" | "config|help" | "config|resetstat"
+        | "config|rewrite" | "quit" => of(&command.replace('|', " ")).repeat(5_000),
         "subscribe" | "psubscribe" | "ssubscribe" => [
             of("HELLO 3"),
             distinct(command),
