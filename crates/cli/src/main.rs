@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::common::{Failure, options_file, output};
+use crate::common::{Failure, options_file, output, redis_conf};
 use crate::serve::memcached;
 
 const EXIT_STATUS: &str = "\
@@ -74,7 +74,8 @@ fn run() -> Result<(), Failure> {
         },
         None => own,
     };
-    let args = options_file::with_file(own.clone())?;
+    let args = redis_conf::with_file(own.clone())?;
+    let args = options_file::with_file(args)?;
     let parsed = Cli::command().try_get_matches_from(&args);
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {

@@ -21,6 +21,7 @@ use crate::buffers::reply::ReplyBuffer;
 use crate::lua::engine::ScriptEngine;
 use crate::state::messages::Outbox;
 use crate::state::shared::ServerShared;
+use crate::stats::commands::{CommandTimer, PENDING};
 use crate::stats::counters::{Counter, CounterTotals, ThreadCounters};
 use crate::stats::hot_keys::Sampler;
 
@@ -36,41 +37,18 @@ pub(crate) const LONG_REQUEST_BYTES: usize = 2 << 20;
 /// Bytes of a request and its reply from which the clock is read after the request.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
 /// The clock is read after every `SHORT_REQUESTS` short requests, because each may have processed a large value.
-const SHORT_REQUESTS: u32 = 4;
-
+const SHORT_REQUESTS: usize = 4;
 /// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExecOutcome {
-    /// It was executed, queued or refused.
+    /// It was executed.
     Done,
+    /// The transaction has queued or refused it.
+    Queued,
+    /// It was refused before its execution.
+    Refused,
     /// It is long and this thread does not execute long requests. It has changed nothing.
     Long,
-}
-
-/// A connection's time slice. Does not read the clock after each short request.
-#[derive(Debug)]
-pub(crate) struct TimeBudget {
-    deadline: Instant,
-    /// Short requests since the clock was last read.
-    short: u32,
-}
-
-impl TimeBudget {
-    /// Creates a time slice that ends at `deadline`.
-    pub(crate) fn until(deadline: Instant) -> TimeBudget {
-        TimeBudget { deadline, short: 0 }
-    }
-
-    /// Whether the time slice is over after a request. The request and its reply have `bytes` bytes together.
-    #[inline]
-    pub(crate) fn is_spent(&mut self, is_short: bool, bytes: usize) -> bool {
-        self.short += 1;
-        if is_short && bytes < LONG_BYTES && self.short < SHORT_REQUESTS {
-            return false;
-        }
-        self.short = 0;
-        Instant::now() >= self.deadline
-    }
 }
 
 /// Counters and buffers of a thread that executes requests.
@@ -78,6 +56,8 @@ impl TimeBudget {
 pub(crate) struct ThreadState {
     pub(crate) counters: CounterTotals,
     pub(crate) sampler: Sampler,
+    /// Requests whose time is not counted yet.
+    pub(crate) timer: CommandTimer,
     /// Executes scripts; created for the first one.
     pub(crate) scripts: Option<Box<ScriptEngine>>,
     /// Buffers for replies.
@@ -99,6 +79,8 @@ pub(crate) struct TurnStatus {
     pub(crate) awaits_room: bool,
     /// The next request is long and this thread does not execute long requests.
     pub(crate) awaits_long: bool,
+    /// CLIENT PAUSE holds the next request back.
+    pub(crate) paused: bool,
     /// The time slice ended before all complete requests were executed.
     pub(crate) unfinished: bool,
 }
@@ -107,8 +89,8 @@ impl TurnStatus {
     /// Whether the turn goes on with the next request.
     #[inline]
     pub(crate) fn goes_on(self) -> bool {
-        let waits = self.stalled || self.awaits_room || self.awaits_long || self.unfinished;
-        !self.closing && !waits
+        let waits = self.stalled || self.awaits_room || self.awaits_long || self.paused;
+        !self.closing && !waits && !self.unfinished
     }
 }
 
@@ -195,6 +177,8 @@ pub(crate) struct RequestFigures {
     pub(crate) holds_locks: bool,
     /// Its reply goes to a script, not to the client.
     pub(crate) replies_to_script: bool,
+    /// Its reply is an error that its function has appended itself.
+    pub(crate) has_failed: bool,
 }
 
 /// What a command works with. `S` is its access to the store, `C` the state of its client in the client's protocol.
@@ -252,7 +236,8 @@ impl<'a> Turn<'a> {
         };
         let progress = TurnProgress {
             status: self.status,
-            budget: TimeBudget::until(self.deadline),
+            deadline: self.deadline,
+            times_each: self.shared.settings.times_each(),
             stalled_len,
         };
         (self.input, context, progress)
@@ -277,10 +262,27 @@ impl<'a, C> ExecContext<'a, (), C> {
     }
 }
 
+/// A request that was executed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExecutedRequest {
+    /// The number of its command; 0 if it has none.
+    pub(crate) number: u16,
+    /// Its length.
+    pub(crate) bytes: usize,
+    /// It accesses one key.
+    pub(crate) is_short: bool,
+    /// No complete request follows.
+    pub(crate) is_last: bool,
+    /// The connection is closed after its reply.
+    pub(crate) leaves: bool,
+}
+
 /// Progress of a [`Turn`]: its status, and when it ends.
 pub(crate) struct TurnProgress<'a> {
     pub(crate) status: &'a mut TurnStatus,
-    budget: TimeBudget,
+    deadline: Instant,
+    /// The clock is read after each request.
+    times_each: bool,
     /// The length of the reply buffer at which the connection stalls.
     stalled_len: usize,
 }
@@ -288,25 +290,45 @@ pub(crate) struct TurnProgress<'a> {
 impl TurnProgress<'_> {
     /// Whether the time slice is over. Reads the clock.
     pub(crate) fn is_over(&self) -> bool {
-        Instant::now() >= self.budget.deadline
+        Instant::now() >= self.deadline
     }
 
-    /// Updates the status after a request of `bytes` bytes. `is_short`: it accesses one key. `leaves`: the connection is
-    /// closed after its reply.
+    /// Updates the status after a request. Returns the nanoseconds that the request took, if they are known: an
+    /// average over the requests since the last reading, unless the request is large.
+    ///
+    /// The clock is read after some short requests, because each may have processed a large value, and after every
+    /// other request.
     #[inline]
     pub(crate) fn note_executed<S, C>(
         &mut self,
         ctx: &mut ExecContext<'_, S, C>,
-        bytes: usize,
-        is_short: bool,
-        leaves: bool,
-    ) {
+        request: ExecutedRequest,
+    ) -> Option<u64> {
+        let ExecutedRequest {
+            number,
+            bytes,
+            is_short,
+            is_last,
+            leaves,
+        } = request;
         ctx.thread.requests += 1;
         let reply_bytes = ctx.out.len().saturating_sub(ctx.request.reply_start);
         let moved_bytes = bytes + reply_bytes + std::mem::take(&mut ctx.request.hidden_bytes);
         self.status.closing = leaves || ctx.out.is_cut();
         self.status.stalled = ctx.out.len() >= self.stalled_len;
-        self.status.unfinished = ctx.executes_long || self.budget.is_spent(is_short, moved_bytes);
+        self.status.unfinished = ctx.executes_long;
+        let pending = ctx.thread.timer.note(number);
+        let is_large = !is_short || moved_bytes >= LONG_BYTES;
+        let ends_group = is_large || is_last || self.times_each || pending >= PENDING;
+        if !ends_group && !pending.is_multiple_of(SHORT_REQUESTS) {
+            return None;
+        }
+        let now = Instant::now();
+        self.status.unfinished |= now >= self.deadline;
+        if !ends_group && !self.status.unfinished {
+            return None;
+        }
+        Some(ctx.settle_times(now, is_large))
     }
 }
 
@@ -328,29 +350,18 @@ impl<S, C> ExecContext<'_, S, C> {
         (&mut self.store, rest)
     }
 
+    /// Counts the pending requests, which have ended at `now`. Returns the nanoseconds of the last one. `is_large`: it
+    /// took most of the time.
+    #[inline]
+    pub(crate) fn settle_times(&mut self, now: Instant, is_large: bool) -> u64 {
+        let generation = self.shared.counters.generation();
+        let timer = &mut self.thread.timer;
+        timer.settle(now, is_large, &self.published.commands, generation)
+    }
+
     /// Counts one `what`.
     #[inline]
     pub(crate) fn count(&mut self, what: Counter) {
         self.thread.counters.count(what, 1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn the_clock_is_read_after_long_requests_and_after_some_short_ones() {
-        let mut over = TimeBudget::until(Instant::now());
-        assert!(over.is_spent(false, 0));
-        assert!(over.is_spent(true, LONG_BYTES));
-        for _ in 1..SHORT_REQUESTS {
-            assert!(!over.is_spent(true, LONG_BYTES - 1));
-        }
-        assert!(over.is_spent(true, 0));
-        let mut begun = TimeBudget::until(Instant::now() + Duration::from_secs(3600));
-        assert!(!begun.is_spent(false, usize::MAX));
     }
 }

@@ -57,6 +57,8 @@ mod settings;
 mod state;
 mod stats;
 
+pub use commands::config::is_live as is_live_parameter;
+pub use commands::config_fixed::is_ignored as is_ignored_parameter;
 pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
 pub use protocol::{memcached, resp};

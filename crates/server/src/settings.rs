@@ -1,15 +1,18 @@
 //! Options of a server at its start ([`ServerOptions`]), and the settings that CONFIG SET can change while it runs
 //! (`LiveSettings`).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use constant_time_eq::constant_time_eq;
 
 use crate::keyspace_events::KeyspaceEvents;
+use crate::lock::lock;
 use crate::protocol::resp::RequestLimits;
 
 /// Protocol of an address.
@@ -312,6 +315,22 @@ impl OutputLimit {
     }
 }
 
+/// Texts by name of a parameter.
+#[derive(Default)]
+pub(crate) struct KeptValues(Mutex<BTreeMap<&'static str, String>>);
+
+impl KeptValues {
+    /// The value of a parameter, if one was set.
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        lock(&self.0).get(name).cloned()
+    }
+
+    /// Sets the value of a parameter.
+    pub(crate) fn set(&self, name: &'static str, value: String) {
+        lock(&self.0).insert(name, value);
+    }
+}
+
 /// Settings that CONFIG SET can change. Requests read them, so each is one atomic.
 pub(crate) struct LiveSettings {
     pub(crate) clients_max: AtomicU64,
@@ -328,12 +347,25 @@ pub(crate) struct LiveSettings {
     pub(crate) clients_memory: AtomicU64,
     /// Bits of [`KeyspaceEvents`].
     pub(crate) keyspace_events: AtomicU64,
+    /// Microseconds from which a request is in the slow log: an `i64`, negative for none.
+    pub(crate) slowlog_micros: AtomicU64,
+    /// Most entries of the slow log.
+    pub(crate) slowlog_len: AtomicU64,
+    /// Milliseconds from which a request is a latency peak; 0 for none.
+    pub(crate) latency_ms: AtomicU64,
+    /// Nanoseconds from which a request is in the slow log or a latency peak.
+    slow_ns: AtomicU64,
+    /// Values of parameters without effect that clients have set.
+    pub(crate) kept: KeptValues,
     machine_bytes: u64,
 }
 
+/// Below this threshold of slow requests, the clock is read after each request.
+const EXACT_NS: u64 = 1_000_000;
+
 impl LiveSettings {
     pub(crate) fn new(clients_max: u64, options: &ServerOptions) -> LiveSettings {
-        LiveSettings {
+        let settings = LiveSettings {
             clients_max: AtomicU64::new(clients_max),
             timeout_secs: AtomicU64::new(options.idle_secs),
             keepalive_secs: AtomicU64::new(300),
@@ -344,8 +376,38 @@ impl LiveSettings {
             output_pubsub: OutputLimit::new(32 << 20, 8 << 20, 60),
             clients_memory: AtomicU64::new(options.clients_memory.encode()),
             keyspace_events: AtomicU64::new(options.keyspace_events.bits().into()),
+            slowlog_micros: AtomicU64::new(10_000),
+            slowlog_len: AtomicU64::new(128),
+            latency_ms: AtomicU64::new(0),
+            slow_ns: AtomicU64::new(0),
+            kept: KeptValues::default(),
             machine_bytes: machine_bytes(),
-        }
+        };
+        settings.note_slow_thresholds();
+        settings
+    }
+
+    /// Updates what depends on the thresholds of slow requests, after a change.
+    pub(crate) fn note_slow_thresholds(&self) {
+        let micros = self.slowlog_micros.load(Ordering::Relaxed) as i64;
+        let slow = u64::try_from(micros).map_or(u64::MAX, |micros| micros.saturating_mul(1000));
+        let peak = match self.latency_ms.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            ms => ms.saturating_mul(1_000_000),
+        };
+        self.slow_ns.store(slow.min(peak), Ordering::Relaxed);
+    }
+
+    /// Nanoseconds from which a request is slow.
+    #[inline]
+    pub(crate) fn slow_ns(&self) -> u64 {
+        self.slow_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests are slow so early that the clock must be read after each.
+    #[inline]
+    pub(crate) fn times_each(&self) -> bool {
+        self.slow_ns() < EXACT_NS
     }
 
     /// Events that keyspace notifications tell of.
@@ -364,6 +426,11 @@ impl LiveSettings {
             bulk_bytes_max: size(&self.bulk_bytes_max),
             is_authenticated,
         }
+    }
+
+    /// Memory that the process may use, in bytes.
+    pub(crate) fn machine_bytes(&self) -> u64 {
+        self.machine_bytes
     }
 
     /// Most bytes of memory that all connections may use together; `usize::MAX` means no limit.

@@ -239,6 +239,14 @@ pub trait Session: Ops + Send {
     /// staged or not durable yet, this has no effect.
     fn rest(&mut self) {}
 
+    /// Commits, and makes every write that any session has acknowledged durable on the medium, also if the medium
+    /// acknowledges earlier (`--sync everysec` and `never`).
+    fn sync(&mut self) -> Result<(), Error> {
+        let ticket = self.commit()?;
+        self.wait(ticket)?;
+        Ok(())
+    }
+
     /// Returns whether `ticket` is durable and the writes that it covers are visible to every session.
     fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned>;
 

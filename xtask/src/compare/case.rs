@@ -506,6 +506,8 @@ const RESET: [&[&str]; 2] = [
         "1gb",
         "client-output-buffer-limit",
         "normal 0 0 0",
+        "slowlog-max-len",
+        "128",
     ],
     &["FLUSHALL"],
 ];

@@ -11,6 +11,11 @@ use super::words::{
 };
 use crate::wire::{escape, request};
 
+/// Commands with subcommands that `COMMAND INFO` describes.
+const CONTAINERS: [&str; 9] = [
+    "CLIENT", "CONFIG", "COMMAND", "FUNCTION", "LATENCY", "MEMORY", "OBJECT", "SCRIPT", "SLOWLOG",
+];
+
 /// A deterministic source of random numbers.
 pub(super) struct Random(u64);
 
@@ -283,12 +288,7 @@ impl Generator {
         let sub = parts.next().filter(|sub| !sub.starts_with('$'));
         let name = match (self.random.below(4), sub) {
             (0, _) => "client|nope".to_owned(),
-            (1 | 2, Some(sub))
-                if [
-                    "CLIENT", "CONFIG", "COMMAND", "FUNCTION", "OBJECT", "SCRIPT",
-                ]
-                .contains(&name) =>
-            {
+            (1 | 2, Some(sub)) if CONTAINERS.contains(&name) => {
                 format!("{name}|{sub}")
             }
             (3, Some(sub)) => format!("{name}|{sub}|x"),

@@ -56,6 +56,7 @@ const RULES: &[DifferenceRule] = &[
         "OBJECT describes a string as SET would have stored it, and as just used",
         representation,
     ),
+    rule("each server has its own memory per key", key_memory),
     rule("each server assigns its own client numbers", client_number),
     rule("an error quotes an address or a client number", quoted),
     rule(
@@ -182,6 +183,11 @@ fn representation(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> b
             b"refcount" | b"idletime" => are_numbers,
             _ => false,
         }
+}
+
+fn key_memory(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let is_usage = asked.word(0) == b"memory" && asked.word(1) == b"usage";
+    is_usage && redis.integer().is_some() && farbank.integer().is_some()
 }
 
 fn client_number(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {

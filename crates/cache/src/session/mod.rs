@@ -264,6 +264,13 @@ impl<F: Medium, N: Medium> Session for CacheSession<F, N> {
         self.writer.engine().data().medium().poll(ticket)
     }
 
+    fn sync(&mut self) -> Result<(), Error> {
+        let ticket = self.commit()?;
+        let medium = self.writer.engine().data().medium();
+        medium.wait_until_durable(ticket)?;
+        Ok(())
+    }
+
     fn wait(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
         self.writer.engine().data().medium().wait(ticket)
     }

@@ -6,6 +6,7 @@
 //! | `failure`      | [`Failure`], the reason for a non-zero exit                          |
 //! | `choice`       | parsers of options whose values are the names of a library's enum    |
 //! | `options_file` | options from the TOML file of `--config` or `--workload`             |
+//! | `redis_conf`   | options from a file in the syntax of redis.conf                      |
 //! | `place`        | the options that select a pool's medium or describe a new pool       |
 //! | `size`         | sizes such as `64kb`                                                 |
 //! | `json`         | JSON in ASCII, for keys and values of any bytes                      |
@@ -22,6 +23,7 @@ mod key_file;
 pub(crate) mod options_file;
 pub(crate) mod place;
 pub(crate) mod progress;
+pub(crate) mod redis_conf;
 pub(crate) mod size;
 
 pub(crate) use failure::Failure;

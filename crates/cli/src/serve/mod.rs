@@ -54,6 +54,8 @@ Examples:
       also a live page of figures at http://127.0.0.1:9121/, and /metrics for Prometheus
   farbank serve --config /etc/farbank.toml --port 7000
       options from a file, except the port
+  farbank serve /etc/redis/redis.conf --pool /var/lib/farbank/pool
+      options from a file in Redis's syntax; directives that do not exist here are warnings
   redis-cli -p 6379 set greeting hello
       stores a key";
 

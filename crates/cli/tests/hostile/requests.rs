@@ -230,10 +230,9 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         }
         "dbsize" | "time" | "ping" | "readonly" | "unwatch" | "discard" | "exec" | "multi"
         | "reset" | "randomkey" | "object|help" | "client|id" | "client|getname"
-        | "client|getredir" | "client|help" | "command|count" | "command|help" | "config|help"
-        | "config|resetstat" | "config|rewrite" | "quit" => {
-            of(&command.replace('|', " ")).repeat(5_000)
-        }
+        | "client|getredir" | "client|help" | "slowlog|help" | "latency|help" | "memory|help"
+        | "command|count" | "command|help" | "config|help" | "config|resetstat"
+        | "config|rewrite" | "quit" => of(&command.replace('|', " ")).repeat(5_000),
         "subscribe" | "psubscribe" | "ssubscribe" => [
             of("HELLO 3"),
             distinct(command),
@@ -274,7 +273,9 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         // Flush another database, because later requests need the keys.
         "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(100)].concat(),
         "flushall" => of("FLUSHALL wrong").repeat(1_000),
-        "client" | "config" | "object" | "pubsub" => of(command).repeat(5_000),
+        "client" | "config" | "object" | "pubsub" | "slowlog" | "latency" | "memory" => {
+            of(command).repeat(5_000)
+        }
         "command" => of(command).repeat(1_000),
         "info" => times(command, "everything", MANY),
         "shutdown" => [
@@ -291,6 +292,35 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "client|no-evict" | "client|no-touch" => {
             of(&format!("{} OFF", command.replace('|', " "))).repeat(5_000)
         }
+        "client|pause" => of("CLIENT PAUSE 0 ALL").repeat(5_000),
+        "client|unpause"
+        | "client|trackinginfo"
+        | "slowlog|len"
+        | "slowlog|reset"
+        | "latency|latest"
+        | "latency|doctor"
+        | "memory|purge"
+        | "memory|malloc-stats" => of(&command.replace('|', " ")).repeat(5_000),
+        "client|unblock" | "client|caching" | "client|tracking" | "latency|graph" => {
+            of(&format!("{} {long}", command.replace('|', " "))).repeat(50)
+        }
+        // Every request is slow then, and fills the log with long arguments.
+        "slowlog|get" => [
+            of("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 1000000"),
+            times("MGET", &long[..1_000], 100).repeat(200),
+            of("SLOWLOG GET -1").repeat(20),
+            of("CONFIG SET slowlog-log-slower-than 10000 slowlog-max-len 128"),
+        ]
+        .concat(),
+        "latency|history" => of("LATENCY HISTORY command").repeat(5_000),
+        "latency|reset" => times("LATENCY RESET", "command", MANY),
+        "latency|histogram" => times("LATENCY HISTOGRAM", "get", MANY),
+        "memory|usage" => of("MEMORY USAGE big").repeat(5_000),
+        "memory|stats" | "memory|doctor" => of(&command.replace('|', " ")).repeat(500),
+        "save" | "bgsave" => of(command).repeat(20),
+        "wait" => of("WAIT 1 1000000").repeat(5_000),
+        "bgrewriteaof" | "lastsave" | "role" => of(command).repeat(5_000),
+        "lolwut" => times("LOLWUT VERSION 5", "100000", MANY),
         "command|info" | "command|docs" => times(&command.replace('|', " "), "client", MANY),
         "command|list" => of(&format!(
             "COMMAND LIST FILTERBY PATTERN {}b",

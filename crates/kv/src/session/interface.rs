@@ -213,6 +213,13 @@ impl<M: Medium> Session for KvSession<M> {
         }
     }
 
+    fn sync(&mut self) -> Result<(), Error> {
+        let ticket = self.commit()?;
+        self.settle(ticket)?;
+        self.sync_medium()?;
+        Ok(())
+    }
+
     fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.publish_durable(ticket)
     }

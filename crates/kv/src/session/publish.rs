@@ -54,6 +54,11 @@ impl<M: Medium> KvSession<M> {
         self.publish_durable(ticket).map(|_| ())
     }
 
+    /// Waits until all writes that were acknowledged so far are durable, whatever the sync policy.
+    pub(crate) fn sync_medium(&mut self) -> Result<(), Poisoned> {
+        self.engine.settle(Ticket::DURABLE)
+    }
+
     /// Publishes a durable batch of this session in order, each group as a whole.
     pub(crate) fn publish_all(&mut self, batch: &PlannedBatch) {
         self.pin();

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::command::help_of;
 use super::context::CommandContext;
 use super::context::client_state::ReplyMode;
-use super::error::{CommandError, SYNTAX};
+use super::error::{CommandError, NOT_INTEGER, SYNTAX};
 use super::text::{self, quote};
 use crate::buffers::reply::{ReplyBuffer, ReplySink};
 use crate::lock::lock;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::state::clients::ClientInfo;
+use crate::state::pause::PauseKind;
 
 /// `CLIENT ID`
 pub(super) fn id(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
@@ -93,6 +94,7 @@ fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyB
     for (letter, is_set) in [
         ('P', subscribed),
         ('x', multi >= 0),
+        ('b', client_info.is_paused.load(Ordering::Relaxed)),
         ('U', client_info.is_unix),
         ('e', spared),
     ] {
@@ -342,6 +344,82 @@ pub(super) fn no_touch(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
 /// `CLIENT GETREDIR`
 pub(super) fn getredir(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     reply::integer(ctx.out, -1);
+    Ok(())
+}
+
+/// `CLIENT PAUSE timeout [WRITE|ALL]`
+pub(super) fn pause(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let kind = match (args.len(), text::option(args.at(3)).as_slice()) {
+        (3, _) | (4, b"all") => PauseKind::All,
+        (4, b"write") => PauseKind::Writes,
+        (4, _) => {
+            let text = "ERR CLIENT PAUSE mode must be WRITE or ALL";
+            return Err(CommandError::Fixed(text));
+        }
+        _ => return Err(text::subcommand_syntax("CLIENT", args.at(1))),
+    };
+    let timeout_ms = text::timeout_ms(args.at(2))?;
+    let now_ms = ctx.shared.clock_ms();
+    ctx.shared.pause.begin(now_ms, now_ms + timeout_ms, kind);
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CLIENT UNPAUSE`
+pub(super) fn unpause(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    ctx.shared.pause.end();
+    ctx.shared.threads.wake();
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CLIENT UNBLOCK id [TIMEOUT|ERROR]`. This server has no blocking commands, so no client is blocked.
+pub(super) fn unblock(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    match (args.len(), text::option(args.at(3)).as_slice()) {
+        (3, _) | (4, b"timeout" | b"error") => {}
+        (4, _) => {
+            let text = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
+            return Err(CommandError::Fixed(text));
+        }
+        _ => return Err(text::subcommand_syntax("CLIENT", args.at(1))),
+    }
+    parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
+    reply::integer(ctx.out, 0);
+    Ok(())
+}
+
+/// `CLIENT TRACKING ON|OFF`. Only `OFF` succeeds.
+pub(super) fn tracking(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    if args.len() > 3 || switch(args.at(2))? {
+        return Err(NO_TRACKING);
+    }
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+const NO_TRACKING: CommandError = CommandError::Fixed(
+    "ERR this server has no client-side caching: CLIENT TRACKING is not supported",
+);
+
+/// `CLIENT CACHING YES|NO`
+pub(super) fn caching(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    Err(CommandError::Fixed(
+        "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode \
+         enabled",
+    ))
+}
+
+/// `CLIENT TRACKINGINFO`
+pub(super) fn trackinginfo(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
+    let resp = ctx.client.resp;
+    reply::map(ctx.out, resp, 3);
+    reply::bulk(ctx.out, b"flags");
+    reply::set(ctx.out, resp, 1);
+    reply::bulk(ctx.out, b"off");
+    reply::bulk(ctx.out, b"redirect");
+    reply::integer(ctx.out, -1);
+    reply::bulk(ctx.out, b"prefixes");
+    reply::array(ctx.out, 0);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
+use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
 use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
 use super::info::limit;
@@ -25,14 +26,19 @@ enum ConfigError {
     Protected,
     /// The parameter cannot change.
     Immutable,
+    /// A change would promise what this server does not do: the reason.
+    Fixed(&'static str),
+    NotSwitch,
+    /// The value is none of these words.
+    NotAmong(&'static [&'static str]),
     /// The request names the parameter twice.
     Repeated,
     NotInteger,
     NotMemory,
     NotMemoryOrPercent,
     OutOfRange {
-        least: u64,
-        most: u64,
+        least: i64,
+        most: i64,
     },
     /// A buffer limit has a number of words that is no multiple of 4.
     LimitWords,
@@ -48,6 +54,12 @@ impl fmt::Display for ConfigError {
         f.write_str(match self {
             ConfigError::Protected => "can't set protected config",
             ConfigError::Immutable => "can't set immutable config",
+            ConfigError::Fixed(reason) => reason,
+            ConfigError::NotSwitch => "argument must be 'yes' or 'no'",
+            ConfigError::NotAmong(words) => {
+                let words = words.join(", ");
+                return write!(f, "argument must be one of the following: {words}");
+            }
             ConfigError::Repeated => "duplicate parameter",
             ConfigError::NotInteger => "argument couldn't be parsed into an integer",
             ConfigError::NotMemory => "argument must be a memory value",
@@ -71,6 +83,8 @@ impl fmt::Display for ConfigError {
 #[derive(Clone, Copy)]
 enum NumberFormat {
     Plain,
+    /// May be negative: the setting is an `i64`.
+    Signed,
     /// May end in a unit of memory.
     Memory,
     /// As [`NumberFormat::Memory`], or a percentage.
@@ -81,20 +95,23 @@ enum NumberFormat {
 struct ConfigNumber {
     name: &'static str,
     spelling: NumberFormat,
-    least: u64,
-    most: u64,
+    least: i64,
+    most: i64,
     setting: fn(&LiveSettings) -> &AtomicU64,
 }
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 const INT_MAX: u64 = i32::MAX as u64;
-const LONG_MAX: u64 = i64::MAX as u64;
+const LONG_MAX: i64 = i64::MAX;
+/// [`INT_MAX`] and [`MIB`] as limits of numbers.
+const INT: i64 = i32::MAX as i64;
+const MEGABYTE: i64 = 1 << 20;
 
 const fn number(
     name: &'static str,
     spelling: NumberFormat,
-    (least, most): (u64, u64),
+    (least, most): (i64, i64),
     setting: fn(&LiveSettings) -> &AtomicU64,
 ) -> ConfigNumber {
     ConfigNumber {
@@ -110,13 +127,13 @@ const NUMBERS: &[ConfigNumber] = &[
     number(
         "maxclients",
         NumberFormat::Plain,
-        (1, u32::MAX as u64),
+        (1, u32::MAX as i64),
         |s| &s.clients_max,
     ),
-    number("timeout", NumberFormat::Plain, (0, INT_MAX), |s| {
+    number("timeout", NumberFormat::Plain, (0, INT), |s| {
         &s.timeout_secs
     }),
-    number("tcp-keepalive", NumberFormat::Plain, (0, INT_MAX), |s| {
+    number("tcp-keepalive", NumberFormat::Plain, (0, INT), |s| {
         &s.keepalive_secs
     }),
     number(
@@ -131,13 +148,13 @@ const NUMBERS: &[ConfigNumber] = &[
     number(
         "proto-max-bulk-len",
         NumberFormat::Memory,
-        (MIB, LONG_MAX),
+        (MEGABYTE, LONG_MAX),
         |s| &s.bulk_bytes_max,
     ),
     number(
         "client-query-buffer-limit",
         NumberFormat::Memory,
-        (MIB, LONG_MAX),
+        (MEGABYTE, LONG_MAX),
         |s| &s.input_bytes_max,
     ),
     number(
@@ -146,6 +163,28 @@ const NUMBERS: &[ConfigNumber] = &[
         (0, LONG_MAX),
         |s| &s.clients_memory,
     ),
+    number(
+        "slowlog-log-slower-than",
+        NumberFormat::Signed,
+        (-1, LONG_MAX),
+        |s| &s.slowlog_micros,
+    ),
+    number("slowlog-max-len", NumberFormat::Plain, (0, LONG_MAX), |s| {
+        &s.slowlog_len
+    }),
+    number(
+        "latency-monitor-threshold",
+        NumberFormat::Plain,
+        (0, LONG_MAX),
+        |s| &s.latency_ms,
+    ),
+];
+
+/// Numbers of [`NUMBERS`] that are no limits: every client may change them.
+const HARMLESS: [&str; 3] = [
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
+    "latency-monitor-threshold",
 ];
 
 /// The parameters that are no numbers.
@@ -165,7 +204,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let socket = shared.options.unix_socket.as_ref();
     let (most, policy) = limit(shared, &shared.store.stats());
     vec![
-        ("appendonly", text("yes")),
         ("appendfsync", text(shared.options.sync)),
         ("bind", bind.join(" ")),
         ("cluster-enabled", text("no")),
@@ -190,7 +228,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
                 .as_ref()
                 .map_or(String::new(), Password::text),
         ),
-        ("save", String::new()),
         ("tcp-backlog", text("511")),
         (
             "unixsocket",
@@ -227,10 +264,23 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         let value = (number.setting)(&shared.settings).load(Ordering::Relaxed);
         let text = match number.spelling {
             NumberFormat::Plain | NumberFormat::Memory => value.to_string(),
+            NumberFormat::Signed => (value as i64).to_string(),
             NumberFormat::MemoryOrPercent => ClientsMemory::decode(value).to_string(),
         };
         all.push((number.name, text));
     }
+    all.extend(
+        FIXED
+            .iter()
+            .map(|fixed| (fixed.name, fixed.value.to_owned())),
+    );
+    all.extend(IGNORED.iter().map(|ignored| {
+        let kept = shared.settings.kept.get(ignored.name);
+        (
+            ignored.name,
+            kept.unwrap_or_else(|| ignored.default.to_owned()),
+        )
+    }));
     all.push((EVENTS, shared.settings.keyspace_events().to_string()));
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
@@ -298,24 +348,24 @@ fn parse_percent(text: &[u8]) -> Option<u8> {
 
 fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, ConfigError> {
     let parsed = match number.spelling {
-        // A negative number parses, and is out of range.
-        NumberFormat::Plain => {
-            let parsed = parse_i64(value).ok_or(ConfigError::NotInteger)?;
-            u64::try_from(parsed).unwrap_or(u64::MAX)
+        NumberFormat::Plain | NumberFormat::Signed => {
+            Some(parse_i64(value).ok_or(ConfigError::NotInteger)?)
         }
-        NumberFormat::Memory => parse_memory(value).ok_or(ConfigError::NotMemory)?,
+        NumberFormat::Memory => {
+            i64::try_from(parse_memory(value).ok_or(ConfigError::NotMemory)?).ok()
+        }
         NumberFormat::MemoryOrPercent => {
             if let Some(percent) = parse_percent(value) {
                 return Ok(ClientsMemory::Percent(percent).encode());
             }
-            parse_memory(value).ok_or(ConfigError::NotMemoryOrPercent)?
+            let bytes = parse_memory(value).ok_or(ConfigError::NotMemoryOrPercent)?;
+            i64::try_from(bytes).ok()
         }
     };
     let ConfigNumber { least, most, .. } = *number;
-    if (least..=most).contains(&parsed) {
-        Ok(parsed)
-    } else {
-        Err(ConfigError::OutOfRange { least, most })
+    match parsed.filter(|parsed| (least..=most).contains(parsed)) {
+        Some(parsed) => Ok(parsed as u64),
+        None => Err(ConfigError::OutOfRange { least, most }),
     }
 }
 
@@ -377,7 +427,8 @@ fn check<'a>(
     allowed: bool,
 ) -> Result<Vec<CheckedChange<'a>>, ConfigError> {
     let number = NUMBERS.iter().find(|number| number.name == name);
-    if !allowed && (number.is_some() || name == OUTPUT_LIMIT) {
+    let is_limit = number.is_some() && !HARMLESS.contains(&name);
+    if !allowed && (is_limit || name == OUTPUT_LIMIT) {
         return Err(ConfigError::Protected);
     }
     if name == OUTPUT_LIMIT {
@@ -397,12 +448,49 @@ fn check<'a>(
         let parsed = parse_number(number, value)?;
         return Ok(vec![((number.setting)(&shared.settings), parsed)]);
     }
+    if let Some(fixed) = FIXED.iter().find(|fixed| fixed.name == name) {
+        return match fixed.value.as_bytes() == value {
+            true => Ok(Vec::new()),
+            false => Err(ConfigError::Fixed(fixed.reason)),
+        };
+    }
+    if let Some(ignored) = IGNORED.iter().find(|ignored| ignored.name == name) {
+        ignored_value(ignored, value)?;
+        return Ok(Vec::new());
+    }
     // An immutable parameter accepts only its current value.
     let same = |(known, now): &(&str, String)| *known == name && now.as_bytes() == value;
     if constants(shared).iter().any(same) {
         Ok(Vec::new())
     } else {
         Err(ConfigError::Immutable)
+    }
+}
+
+/// Returns the value of a parameter without effect as CONFIG GET shows it.
+fn ignored_value(parameter: &IgnoredParameter, value: &[u8]) -> Result<String, ConfigError> {
+    let shown = quote(value, usize::MAX);
+    let text = || String::from_utf8_lossy(shown).into_owned();
+    match parameter.kind {
+        ValueKind::Text => Ok(text()),
+        ValueKind::Switch if is_switch(shown) => Ok(text().to_ascii_lowercase()),
+        ValueKind::Switch => Err(ConfigError::NotSwitch),
+        ValueKind::Number(least, most) => match parse_i64(value) {
+            None => Err(ConfigError::NotInteger),
+            Some(number) if (least..=most).contains(&number) => Ok(number.to_string()),
+            Some(_) => Err(ConfigError::OutOfRange { least, most }),
+        },
+        ValueKind::Memory => {
+            let bytes = parse_memory(value).ok_or(ConfigError::NotMemory)?;
+            Ok(bytes.to_string())
+        }
+        ValueKind::Word(words) => {
+            let mut words_like = words
+                .iter()
+                .filter(|word| shown.eq_ignore_ascii_case(word.as_bytes()));
+            let word = words_like.next().ok_or(ConfigError::NotAmong(words))?;
+            Ok((*word).to_owned())
+        }
     }
 }
 
@@ -414,14 +502,20 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     let shared = ctx.shared;
     let allowed = ctx.may_protected();
     // As in Redis, all names are checked before any value.
-    let mut changes = Vec::new();
+    let (mut changes, mut ignored) = (Vec::new(), Vec::new());
     for (name, value) in parameters(shared, args)? {
         let change = check(shared, name, value, allowed);
         changes.extend(change.map_err(|why| refused(name.as_bytes(), why))?);
+        let own = IGNORED.iter().find(|own| own.name == name);
+        ignored.extend(own.and_then(|own| Some((name, ignored_value(own, value).ok()?))));
+    }
+    for (name, value) in ignored {
+        shared.settings.kept.set(name, value);
     }
     for (setting, value) in changes {
         setting.store(value, Ordering::Relaxed);
     }
+    shared.settings.note_slow_thresholds();
     reply::ok(ctx.out);
     Ok(())
 }
@@ -463,6 +557,12 @@ fn parameters<'a>(
         named.push((name, args.at(at + 1)));
     }
     Ok(named)
+}
+
+/// Whether CONFIG SET can change the parameter `name` while the server runs, with an effect.
+#[must_use]
+pub fn is_live(name: &str) -> bool {
+    name == EVENTS || name == OUTPUT_LIMIT || NUMBERS.iter().any(|number| number.name == name)
 }
 
 /// `CONFIG RESETSTAT`

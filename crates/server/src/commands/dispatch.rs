@@ -32,18 +32,24 @@ pub(super) fn run(
     let from = ctx.out.len();
     ctx.request.reply_start = from;
     ctx.request.push_end = from;
+    let mut outcome = ExecOutcome::Refused;
     match resolve(command, args) {
         Ok(command) => {
-            if queue_or_execute(ctx, command, args) == ExecOutcome::Long {
-                return ExecOutcome::Long;
+            outcome = queue_or_execute(ctx, command, args);
+            if outcome == ExecOutcome::Long {
+                return outcome;
             }
         }
         Err(fail) => {
             if is_http(args.at(0)) {
                 ctx.client.leaving = true;
-                return ExecOutcome::Done;
+                return outcome;
             }
-            ctx.client.last_command = lookup(command, args).map_or("NULL", |found| found.name);
+            let found = lookup(command, args);
+            ctx.client.last_command = found.as_ref().map_or("NULL", |found| found.name);
+            if let Ok(found) = found {
+                ctx.count_rejected(found);
+            }
             match command {
                 Some(command) if command.name == "exec" => transactions::abort(ctx, &fail),
                 _ => reject(ctx, &fail),
@@ -54,7 +60,7 @@ pub(super) fn run(
     if ctx.client.replies != ReplyMode::On {
         withhold_reply(ctx, from);
     }
-    ExecOutcome::Done
+    outcome
 }
 
 /// Whether the request is HTTP, which a web page could make a browser send to the server.
@@ -78,6 +84,7 @@ fn withhold_reply(ctx: &mut CommandContext<'_>, from: usize) {
 /// Replies that a client cannot use a command now.
 #[cold]
 fn refuse(ctx: &mut CommandContext<'_>, command: &'static Command, fail: &CommandError) {
+    ctx.count_rejected(command);
     match command.name {
         "exec" => transactions::abort(ctx, fail),
         _ => reject(ctx, fail),
@@ -94,22 +101,23 @@ fn queue_or_execute(
     ctx.client.last_command = command.name;
     if !ctx.client.is_authenticated && !command.is(flag::NO_AUTH) {
         refuse(ctx, command, &NOAUTH);
-        return ExecOutcome::Done;
+        return ExecOutcome::Refused;
     }
     // As in Redis, PING is refused together with writes: clients use it as a health check.
     if (command.is(flag::WRITE) || command.name == "ping")
         && let Some(reason) = ctx.shared.poisoned.get()
     {
+        ctx.count_rejected(command);
         reject(ctx, &CommandError::Detailed(misconf(reason)));
-        return ExecOutcome::Done;
+        return ExecOutcome::Refused;
     }
     if pubsub::is_restricted(ctx) && !pubsub::is_allowed(command.name) {
         refuse(ctx, command, &pubsub::not_allowed(command.name));
-        return ExecOutcome::Done;
+        return ExecOutcome::Refused;
     }
     if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {
         transactions::queue(ctx, command, args);
-        return ExecOutcome::Done;
+        return ExecOutcome::Queued;
     }
     execute(ctx, command, args)
 }

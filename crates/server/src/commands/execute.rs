@@ -37,14 +37,20 @@ pub(super) fn execute(
         *ctx.mark = Some(from); // SRV-CMD-1, SRV-CMD-2
     }
     match check_keys(command, args).and_then(|()| (command.run)(ctx, args)) {
-        Ok(()) => ExecOutcome::Done,
-        Err(fail) => failed(ctx, from, clean, &fail),
+        Ok(()) => {
+            if ctx.request.has_failed {
+                ctx.count_if_failed(command);
+            }
+            ExecOutcome::Done
+        }
+        Err(fail) => failed(ctx, command, from, clean, &fail),
     }
 }
 
 #[cold]
 fn failed(
     ctx: &mut CommandContext<'_>,
+    command: &Command,
     from: usize,
     clean: bool,
     fail: &CommandError,
@@ -63,6 +69,7 @@ fn failed(
         }
     }
     ctx.refuse(from, fail);
+    ctx.count_failed(command);
     ExecOutcome::Done
 }
 

@@ -10,17 +10,33 @@ use farbank_store::Stats;
 
 use super::connection::REDIS_VERSION;
 use super::context::CommandContext;
+use super::context::command_row::Command;
+use super::context::command_table::CommandTable;
 use super::error::CommandError;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::WireProtocol;
 use crate::state::clients::ClientInfo;
 use crate::state::messages::SubscriptionKind;
 use crate::state::shared::ServerShared;
+use crate::stats::commands::CommandFigures;
 use crate::stats::counters::Counter;
 use crate::stats::hot_keys::HotKey;
 use crate::stats::process::{ResidentMemory, cpu_secs};
 
-type InfoSection = fn(&ServerShared<'_>, &Stats, &mut String) -> std::fmt::Result;
+/// What the sections read.
+#[derive(Clone, Copy)]
+struct InfoSource<'a> {
+    shared: &'a ServerShared<'a>,
+    table: &'static CommandTable,
+    figures: &'a Stats,
+}
+
+type InfoSection = fn(InfoSource<'_>, &mut String) -> std::fmt::Result;
+
+/// Percentiles of `latencystats`: Redis's default of `latency-tracking-info-percentiles`.
+pub(super) const PERCENTILES: &str = "50 99 99.9";
+/// Sections that INFO contains only if they are asked for by name, or by `all` or `everything`.
+const NOT_BY_DEFAULT: [&str; 2] = ["Commandstats", "Latencystats"];
 
 const SECTIONS: &[(&str, InfoSection)] = &[
     ("Server", server),
@@ -30,6 +46,10 @@ const SECTIONS: &[(&str, InfoSection)] = &[
     ("Stats", stats),
     ("Replication", replication),
     ("CPU", cpu),
+    ("Modules", no_fields),
+    ("Commandstats", command_stats),
+    ("Errorstats", error_stats),
+    ("Latencystats", latency_stats),
     ("Cluster", cluster),
     ("Keyspace", keyspace),
     ("Farbank", farbank),
@@ -38,23 +58,35 @@ const SECTIONS: &[(&str, InfoSection)] = &[
 
 /// `INFO [section ...]`
 pub(super) fn info(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let everything = ["default", "all", "everything"];
     let wants = |name: &str| {
-        args.len() == 1
+        let by_default = !NOT_BY_DEFAULT.contains(&name);
+        args.len() == 1 && by_default
             || args.from(1).any(|asked| {
                 let is = |text: &str| asked.eq_ignore_ascii_case(text.as_bytes());
-                is(name) || everything.into_iter().any(is)
+                is(name)
+                    || is("everything")
+                    || is("all") && name != "Modules"
+                    || is("default") && by_default
             })
     };
     let figures = ctx.shared.store.stats();
+    let table = ctx.client.table;
     let mut text = String::new();
     for (name, section) in SECTIONS.iter().filter(|(name, _)| wants(name)) {
         if !text.is_empty() {
             text.push_str("\r\n");
         }
         // Writing to a string cannot fail.
-        let written =
-            write!(text, "# {name}\r\n").and_then(|()| section(ctx.shared, &figures, &mut text));
+        let written = write!(text, "# {name}\r\n").and_then(|()| {
+            section(
+                InfoSource {
+                    shared: ctx.shared,
+                    table,
+                    figures: &figures,
+                },
+                &mut text,
+            )
+        });
         debug_assert!(written.is_ok());
     }
     reply::verbatim(ctx.out, ctx.client.resp, &text);
@@ -68,7 +100,7 @@ macro_rules! fields {
     }};
 }
 
-fn server(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+fn server(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     let up = shared.uptime_secs();
     let port = shared.port(WireProtocol::Resp).unwrap_or(0);
     fields!(out,
@@ -89,7 +121,7 @@ fn server(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::R
     )
 }
 
-fn clients(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+fn clients(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     let clients = shared.clients.all();
     let watching = clients
         .iter()
@@ -114,25 +146,54 @@ fn clients(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::
     )
 }
 
-fn memory(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
-    let ResidentMemory { anonymous, files } = ResidentMemory::now();
+fn memory(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
+    let InfoSource {
+        shared, figures, ..
+    } = source;
+    let ResidentMemory { anonymous, files } = shared.memory.measure();
     let resident = anonymous + files;
+    let (peak, startup) = (shared.memory.peak(), shared.memory.startup());
     let (most, policy) = limit(shared, figures);
+    let machine = shared.settings.machine_bytes();
+    let above_startup = anonymous.saturating_sub(startup);
     fields!(out,
         "used_memory": anonymous,
         "used_memory_human": human(anonymous),
         "used_memory_rss": resident,
         "used_memory_rss_human": human(resident),
+        "used_memory_peak": peak,
+        "used_memory_peak_human": human(peak),
+        "used_memory_peak_perc": format_args!("{:.2}%", anonymous as f64 * 100.0 / peak.max(1) as f64),
+        "used_memory_startup": startup,
+        "used_memory_dataset": above_startup,
         "used_memory_mapped_files": files,
         "used_memory_mapped_files_human": human(files),
         "used_memory_index": figures.index_bytes,
         "used_memory_live_map": figures.log.unwrap_or_default().live_map_bytes,
         "used_memory_read_cache": figures.read_cache.unwrap_or_default().bytes,
-        "mem_clients_normal": shared.clients.memory_bytes(),
+        "used_memory_slow_log": shared.slow_log.bytes(),
+        "total_system_memory": machine,
+        "total_system_memory_human": human(machine),
         "maxmemory": most,
         "maxmemory_human": human(most),
         "maxmemory_policy": policy,
+        // `used_memory` is resident memory, so it includes what the allocator cannot use.
+        "mem_fragmentation_ratio": "1.00",
+        "mem_fragmentation_bytes": 0,
+        "mem_not_counted_for_evict": 0,
+        "mem_replication_backlog": 0,
+        "mem_total_replication_buffers": 0,
+        "mem_clients_slaves": 0,
+        "mem_clients_normal": shared.clients.memory_bytes(),
+        "mem_cluster_links": 0,
+        "mem_aof_buffer": 0,
+        "mem_allocator": "libc",
+        "active_defrag_running": 0,
+        "lazyfree_pending_objects": 0,
+        "lazyfreed_objects": 0,
         "number_of_cached_scripts": shared.scripts.count(),
+        "number_of_functions": 0,
+        "number_of_libraries": 0,
     )
 }
 
@@ -159,7 +220,7 @@ fn human(bytes: u64) -> String {
     format!("{value:.2}T")
 }
 
-fn persistence(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+fn persistence(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     let status = if shared.poisoned.get().is_some() {
         "err"
     } else {
@@ -170,20 +231,31 @@ fn persistence(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::f
         "async_loading": 0,
         "rdb_changes_since_last_save": 0,
         "rdb_bgsave_in_progress": 0,
+        "rdb_last_save_time": shared.last_save_secs.load(Ordering::Relaxed),
         "rdb_last_bgsave_status": status,
+        "rdb_last_bgsave_time_sec": -1,
+        "rdb_current_bgsave_time_sec": -1,
+        "rdb_last_cow_size": 0,
         "aof_enabled": 1,
         "aof_rewrite_in_progress": 0,
+        "aof_rewrite_scheduled": 0,
+        "aof_last_rewrite_time_sec": -1,
+        "aof_current_rewrite_time_sec": -1,
         "aof_last_bgrewrite_status": "ok",
         "aof_last_write_status": status,
     )
 }
 
-fn stats(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
+fn stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
+    let InfoSource {
+        shared, figures, ..
+    } = source;
     let read_cache = figures.read_cache.unwrap_or_default();
     let counts = shared.counters.since_reset();
     fields!(out,
         "total_connections_received": shared.accepted.load(Ordering::Relaxed),
         "total_commands_processed": counts.get(Counter::Commands),
+        "instantaneous_ops_per_sec": shared.counters.commands_per_sec(),
         "total_net_input_bytes": counts.get(Counter::BytesIn),
         "total_net_output_bytes": counts.get(Counter::BytesOut),
         "rejected_connections": shared.rejected.load(Ordering::Relaxed),
@@ -199,6 +271,11 @@ fn stats(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::f
         "total_error_replies": counts.get(Counter::Errors),
         "total_reads_processed": counts.get(Counter::Reads),
         "total_writes_processed": counts.get(Counter::Writes),
+        "latest_fork_usec": 0,
+        "total_forks": 0,
+        "sync_full": 0,
+        "sync_partial_ok": 0,
+        "sync_partial_err": 0,
         "farbank_batches": counts.get(Counter::Batches),
         "farbank_long_requests": counts.get(Counter::Long),
         "farbank_read_cache_hits": read_cache.hits,
@@ -206,17 +283,23 @@ fn stats(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::f
     )
 }
 
-fn replication(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+fn replication(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     fields!(out,
         "role": "master",
         "connected_slaves": 0,
+        "master_failover_state": "no-failover",
         "master_replid": shared.run_id,
+        "master_replid2": "0".repeat(40),
         "master_repl_offset": 0,
+        "second_repl_offset": -1,
         "repl_backlog_active": 0,
+        "repl_backlog_size": 1_048_576,
+        "repl_backlog_first_byte_offset": 0,
+        "repl_backlog_histlen": 0,
     )
 }
 
-fn cpu(_: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+fn cpu(_: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     let (user, system) = cpu_secs();
     write!(
         out,
@@ -224,11 +307,70 @@ fn cpu(_: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
     )
 }
 
-fn cluster(_: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+/// A section without fields.
+fn no_fields(_: InfoSource<'_>, _: &mut String) -> std::fmt::Result {
+    Ok(())
+}
+
+/// All commands and subcommands.
+pub(super) fn every_command(
+    table: &'static CommandTable,
+) -> impl Iterator<Item = &'static Command> {
+    let subcommands = |command: &'static Command| command.subcommands;
+    let of_row = move |row| std::iter::once(row).chain(subcommands(row));
+    table.rows().iter().flat_map(of_row)
+}
+
+fn command_stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
+    for command in every_command(source.table) {
+        let CommandFigures {
+            calls,
+            ns,
+            rejected,
+            failed,
+        } = source.shared.counters.command(command.number);
+        if calls == 0 && rejected == 0 && failed == 0 {
+            continue;
+        }
+        let (name, usec) = (command.name, ns / 1000);
+        let each = ns as f64 / 1000.0 / calls.max(1) as f64;
+        write!(
+            out,
+            "cmdstat_{name}:calls={calls},usec={usec},usec_per_call={each:.2},rejected_calls={rejected},\
+             failed_calls={failed}\r\n"
+        )?;
+    }
+    Ok(())
+}
+
+fn error_stats(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
+    for (code, count) in shared.counters.errors() {
+        write!(out, "errorstat_{code}:count={count}\r\n")?;
+    }
+    Ok(())
+}
+
+fn latency_stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
+    for command in every_command(source.table) {
+        let Some(times) = source.shared.counters.command_times(command.number) else {
+            continue;
+        };
+        write!(out, "latency_percentiles_usec_{}:", command.name)?;
+        for (at, percent) in PERCENTILES.split(' ').enumerate() {
+            let ns = times.percentile(percent.parse().unwrap_or(0.0));
+            let comma = if at > 0 { "," } else { "" };
+            write!(out, "{comma}p{percent}={:.3}", ns as f64 / 1000.0)?;
+        }
+        out.push_str("\r\n");
+    }
+    Ok(())
+}
+
+fn cluster(_: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     fields!(out, "cluster_enabled": 0)
 }
 
-fn keyspace(_: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
+fn keyspace(InfoSource { figures, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     for (db, keys) in figures
         .keys
         .iter()
@@ -241,7 +383,7 @@ fn keyspace(_: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt
 }
 
 /// Writes the most requested keys, and their share of all requested keys in percent.
-fn hot_keys(shared: &ServerShared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+fn hot_keys(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     for (at, hot) in shared.counters.hot_keys().iter().enumerate() {
         let HotKey { db, key, share } = hot;
         write!(out, "hotkey{at}:key={key},db={db},share={share:.2}\r\n")?;
@@ -254,7 +396,10 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-fn farbank(shared: &ServerShared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
+fn farbank(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
+    let InfoSource {
+        shared, figures, ..
+    } = source;
     let caps = shared.store.caps();
     let opened = shared.store.opened();
     let health = shared.store.health();

@@ -32,6 +32,9 @@ const PATTERN_BYTES: usize = 128;
 /// Most connections that CLIENT LIST lists.
 const CLIENTS: usize = 500;
 
+/// Most requests in the slow log that SLOWLOG GET returns, and most arguments of LATENCY HISTOGRAM.
+const SLOW_REQUESTS: usize = 128;
+const HISTOGRAMS: usize = 200;
 /// Most subscriptions that a request ends.
 const SUBSCRIPTIONS: usize = 1000;
 /// Most patterns that PUBLISH matches.
@@ -101,6 +104,8 @@ fn walks(
         "function" => ["load", "delete", "flush", "restore"]
             .iter()
             .any(|name| is_option(args.at(1), name)),
+        "slowlog" => is_option(args.at(1), "get") && shared.slow_log.len() > SLOW_REQUESTS,
+        "latency" => args.len() > HISTOGRAMS,
         _ => false,
     }
 }

@@ -14,11 +14,13 @@
 //! appended are removed, and the error is the reply. The invariants SRV-CMD-1 and SRV-CMD-2 are in [`execute`].
 //!
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
-//!   [`moves`], [`object`], [`dump`], [`migrate`], [`sort`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`functions`], [`connection`], [`client`],
-//!   [`command`], [`config`], [`info`], [`server`]. A family of a new data type is a file beside them.
+//!   [`moves`], [`object`], [`dump`], [`migrate`], [`sort`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`functions`],
+//!   [`connection`], [`client`], [`command`], [`config`], [`info`], [`server`], [`slowlog`], [`latency`], [`memory`],
+//!   [`persistence`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each; [`subcommands`]: those of containers. A new command is a function in its family and a row here.
-//! * [`context`]: what a command works with. [`error`]: why it fails. [`text`]: arguments that are options or quoted.
+//! * [`context`]: what a command works with. [`error`]: why it fails. [`config_fixed`]: parameters without effect.
+//!   [`text`]: arguments that are options or quoted. [`redact`]: arguments that logs hide.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
 //! * [`optimistic`]: groups of keys that are not known in advance. [`script_run`]: one run of a script. [`function_load`]: one load of a
 //!   library.
@@ -28,7 +30,8 @@ mod bitfield;
 mod bits;
 mod client;
 mod command;
-mod config;
+pub(crate) mod config;
+pub(crate) mod config_fixed;
 mod connection;
 pub(crate) mod context;
 mod counters;
@@ -43,22 +46,27 @@ mod hll;
 mod hyperloglog;
 mod info;
 mod keys;
+mod latency;
 mod lcs;
 mod long;
 mod long_double;
 mod lookup;
 pub(crate) mod memcached;
+mod memory;
 mod migrate;
 mod moves;
 mod notify;
 mod object;
 mod optimistic;
+mod persistence;
 pub(crate) mod pipeline;
 mod pubsub;
 mod ranges;
+mod redact;
 mod script_run;
 mod scripts;
 mod server;
+mod slowlog;
 mod sort;
 mod strings;
 mod subcommands;

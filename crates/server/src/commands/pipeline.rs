@@ -1,6 +1,7 @@
 //! Executes a pipeline of RESP requests: parses a window ahead, executes, replies.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use farbank_store::{Key, RoomReply};
 
@@ -10,11 +11,14 @@ use super::context::command_row::{Command, WriteNeed, flag};
 use super::dispatch::run;
 use super::execute::reject;
 use super::long;
+use super::lookup::{lookup, resolve};
 use super::scripts;
+use super::slowlog::note_slow;
 use super::table::COMMANDS;
 use super::transactions;
-use crate::exec_context::{ExecOutcome, StoreAccess, Turn, TurnProgress, WINDOW};
+use crate::exec_context::{ExecOutcome, ExecutedRequest, StoreAccess, Turn, TurnProgress, WINDOW};
 use crate::protocol::resp::{Args, RequestParser, reply};
+use crate::state::pause::PauseKind;
 use crate::stats::counters::Counter;
 
 /// Executes the complete requests in the connection's input.
@@ -31,7 +35,13 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
             let start = index.checked_sub(1).map_or(0, |before| parser.end(before));
             let end = parser.end(index);
             let args = parser.args(input.unread(), index);
-            let is_executed = execute_one(&mut ctx, &mut turn, command, args, end - start);
+            let request = ParsedRequest {
+                command,
+                args,
+                bytes: end - start,
+                is_last: index + 1 == count && count < most,
+            };
+            let is_executed = execute_one(&mut ctx, &mut turn, request);
             if !turn.status.goes_on() {
                 // The requests that were parsed ahead and not executed are parsed again when the connection resumes.
                 input.consume(if is_executed { end } else { start });
@@ -41,8 +51,9 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
         input.consume(parser.consumed());
         parser.next();
         if let Err(error) = read {
-            reply::error(ctx.out, &error.reply());
-            ctx.count(Counter::Errors);
+            let text = error.reply();
+            reply::error(ctx.out, &text);
+            ctx.count_error(&text);
             turn.status.closing = true;
         } else if count < most {
             return;
@@ -53,18 +64,39 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
     }
 }
 
-/// Executes a request of `bytes` bytes if it can run now, and updates the turn's status. Returns whether it was
-/// executed. Otherwise it waits for space in the store or among the queued messages, or for the thread of long requests.
+/// A request that was parsed.
+#[derive(Clone, Copy)]
+struct ParsedRequest<'a> {
+    command: Option<&'static Command>,
+    args: Args<'a>,
+    /// Its length, including its frame.
+    bytes: usize,
+    /// No complete request follows.
+    is_last: bool,
+}
+
+/// Executes a request if it can run now, and updates the turn's status. Returns whether it was
+/// executed. Otherwise it waits for space in the store or among the queued messages, for the thread of long requests,
+/// or for the end of a pause.
 #[inline]
 fn execute_one(
     ctx: &mut CommandContext<'_>,
     turn: &mut TurnProgress<'_>,
-    command: Option<&'static Command>,
-    args: Args<'_>,
-    bytes: usize,
+    request: ParsedRequest<'_>,
 ) -> bool {
+    let ParsedRequest {
+        command,
+        args,
+        bytes,
+        is_last,
+    } = request;
     let status = &mut *turn.status;
+    let mut outcome = ExecOutcome::Refused;
     let name = command.map_or("NULL", |command| command.name);
+    if ctx.shared.pause.is_set() && is_paused(ctx, command, args) {
+        status.paused = true;
+        return false;
+    }
     if !ctx.executes_long {
         // Before that, the client's requests are refused or short.
         let is_authenticated = ctx.client.is_authenticated;
@@ -77,20 +109,80 @@ fn execute_one(
                     && publishes(ctx.client, ctx.shared.settings.notifies(), command));
     }
     if !status.awaits_room && !status.awaits_long {
-        status.awaits_long = run(ctx, command, args) == ExecOutcome::Long;
+        settle_before(ctx, command);
+        outcome = run(ctx, command, args);
+        status.awaits_long = outcome == ExecOutcome::Long;
     }
     if status.awaits_long && is_script_slow(ctx) {
         status.awaits_long = false;
+        ctx.thread.timer.forget_inner();
         refuse_busy(ctx, name);
     }
     if status.awaits_room || status.awaits_long {
         ctx.client.last_command = name;
+        ctx.thread.timer.forget_inner();
         return false;
     }
-    let is_short = command.is_some_and(Command::is_short);
-    let leaves = ctx.client.leaving;
-    turn.note_executed(ctx, bytes, is_short, leaves);
+    let number = match outcome {
+        ExecOutcome::Done => number_of(command, args),
+        _ => 0,
+    };
+    let request = ExecutedRequest {
+        number,
+        bytes,
+        is_short: command.is_some_and(Command::is_short),
+        is_last,
+        leaves: ctx.client.leaving,
+    };
+    let ns = turn.note_executed(ctx, request);
+    if let Some(ns) = ns.filter(|ns| *ns >= ctx.shared.settings.slow_ns())
+        && outcome == ExecOutcome::Done
+        && let Ok(command) = lookup(command, args)
+    {
+        note_slow(ctx, command, args, ns);
+    }
     true
+}
+
+/// The number of a request's command or subcommand.
+#[inline]
+fn number_of(command: Option<&'static Command>, args: Args<'_>) -> u16 {
+    match command {
+        Some(command) if command.subcommands.is_empty() => command.number,
+        command => lookup(command, args).map_or(0, |command| command.number),
+    }
+}
+
+/// Counts the time of the pending requests before a request that is not short, which may take much longer than they.
+#[inline]
+fn settle_before(ctx: &mut CommandContext<'_>, command: Option<&'static Command>) {
+    if ctx.thread.timer.is_pending() && !command.is_some_and(Command::is_short) {
+        ctx.settle_times(Instant::now(), false);
+    }
+}
+
+/// Whether a pause of clients holds a request back. As in Redis, requests that are refused anyway are not held back.
+#[cold]
+fn is_paused(ctx: &CommandContext<'_>, command: Option<&'static Command>, args: Args<'_>) -> bool {
+    let Some((kind, _)) = ctx.shared.pause.current(ctx.shared.clock_ms()) else {
+        return false;
+    };
+    let Ok(command) = resolve(command, args) else {
+        return false;
+    };
+    if !ctx.client.is_authenticated && !command.is(flag::NO_AUTH) {
+        return false;
+    }
+    // PFCOUNT may store its result in the value.
+    let writes = |command: &Command| {
+        command.is(flag::WRITE | flag::PUBLISHES)
+            || command.name == "pfcount"
+            || command.is(flag::SCRIPT) && !command.is(flag::READONLY)
+    };
+    let queue = ctx.client.queue.as_ref().filter(|_| command.name == "exec");
+    kind == PauseKind::All
+        || writes(command)
+        || queue.is_some_and(|queue| queue.commands.iter().any(|command| writes(command)))
 }
 
 /// Whether the thread of long requests has run a script for longer than `busy-reply-threshold`.

@@ -17,7 +17,6 @@ use crate::lua::engine::{ScriptEngine, ScriptOutcome};
 use crate::lua::host::{LogLevel, ReplyVersions, ScriptHost};
 use crate::protocol::resp::{Args, RespVersion};
 use crate::state::functions::RunningFunction;
-use crate::stats::counters::Counter;
 
 /// Longest run of a script on a worker. A script that takes longer runs again on the thread of long requests.
 const SHORT_RUN: Duration = Duration::from_millis(1);
@@ -81,6 +80,8 @@ struct ScriptRun<'r, 'c> {
     started: Option<Instant>,
     /// Commands called so far.
     calls: u32,
+    /// A command that it has called has failed.
+    has_failed: bool,
     abort: Option<ScriptAbort>,
 }
 
@@ -92,6 +93,7 @@ pub(super) fn run_once(
 ) -> Result<(), ScriptAbort> {
     let (db, resp) = (ctx.client.db, ctx.client.resp);
     let mut out = std::mem::take(ctx.out);
+    let from = out.len();
     ctx.client.resp = RespVersion::V2;
     let is_listed = ctx.executes_long;
     if is_listed {
@@ -112,19 +114,33 @@ pub(super) fn run_once(
         },
         started: None,
         calls: 0,
+        has_failed: false,
         abort: None,
     };
     let outcome = engine.run(call.script, call.keys, call.argv, &mut run, &mut out);
-    let abort = run.abort;
+    let (abort, has_failed) = (run.abort, run.has_failed);
     if is_listed {
         ctx.shared.scripts.running.end();
         ctx.shared.functions.note_running(None);
     }
     *ctx.out = out;
     (ctx.client.db, ctx.client.resp) = (db, resp);
+    count_own_error(ctx, from, has_failed);
     match (outcome, abort) {
         (ScriptOutcome::Replied, _) => Ok(()),
         (ScriptOutcome::Aborted, abort) => Err(abort.unwrap_or(ScriptAbort::OutOfMemory)),
+    }
+}
+
+/// Counts the error that a script has returned or raised: its reply from `from` on. As in Redis, an error of a command
+/// that it has called counts once.
+fn count_own_error(ctx: &mut CommandContext<'_>, from: usize, has_failed: bool) {
+    let reply = ctx.out.as_slice().get(from..).unwrap_or_default();
+    if let [b'-', text @ ..] = reply
+        && !has_failed
+    {
+        let text = text.to_vec();
+        ctx.count_error(&text);
     }
 }
 
@@ -195,10 +211,14 @@ impl ScriptHost for ScriptRun<'_, '_> {
             }
             Err(fail) => {
                 reply.rewind(0);
-                crate::protocol::resp::reply::error(reply, &fail.text(self.ctx.shared));
-                self.ctx.count(Counter::Errors);
+                let text = fail.text(self.ctx.shared);
+                crate::protocol::resp::reply::error(reply, &text);
+                self.ctx.count_error(&text);
+                self.ctx.count_failed(command);
+                self.has_failed = true;
             }
         }
+        self.ctx.thread.timer.note_inner(command.number, None);
         Ok(())
     }
 

@@ -130,13 +130,16 @@ pub(super) fn run(
         argv,
         is_readonly: is_readonly || script.flags.no_writes,
     };
-    if !matches!(ctx.store, StoreAccess::Session(_)) {
-        return run_once(ctx, engine, call).map_err(ScriptAbort::into_error);
-    }
     let from = ctx.out.len();
+    if !matches!(ctx.store, StoreAccess::Session(_)) {
+        let outcome = run_once(ctx, engine, call).map_err(ScriptAbort::into_error);
+        ctx.request.has_failed = ctx.out.as_slice().get(from) == Some(&b'-');
+        return outcome;
+    }
     let was_cut = ctx.out.is_cut();
     ctx.mark.get_or_insert(from); // The script reads undurable writes.
     let published = ctx.thread.outbox.len();
+    let calls = ctx.thread.timer.inner();
     let mut abort = None;
     let decision = ctx.with_any_keys(ctx.executes_long, &mut |ctx| {
         match was_cut {
@@ -144,6 +147,7 @@ pub(super) fn run(
             false => ctx.out.rewind(from),
         }
         ctx.thread.outbox.truncate(published);
+        ctx.thread.timer.restore_inner(&calls);
         match run_once(ctx, engine, call) {
             Ok(()) => Ok(GroupDecision::Apply),
             Err(ScriptAbort::Store(error)) => Err(error),
@@ -155,9 +159,13 @@ pub(super) fn run(
     });
     if !matches!(decision, Ok(GroupDecision::Apply)) {
         ctx.thread.outbox.truncate(published);
+        ctx.thread.timer.restore_inner(&calls);
     }
     match decision {
-        Ok(GroupDecision::Apply) => Ok(()),
+        Ok(GroupDecision::Apply) => {
+            ctx.request.has_failed = ctx.out.as_slice().get(from) == Some(&b'-');
+            Ok(())
+        }
         Ok(GroupDecision::Abandon) => {
             Err(abort.map_or(CommandError::Long, ScriptAbort::into_error))
         }

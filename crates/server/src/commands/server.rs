@@ -1,10 +1,12 @@
-//! Commands about the server: TIME SHUTDOWN, and containers without a subcommand.
+//! Commands about the server: TIME LOLWUT SHUTDOWN, and containers without a subcommand.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::connection::REDIS_VERSION;
 use super::context::CommandContext;
-use super::error::{CommandError, SYNTAX};
+use super::error::{CommandError, NOT_INTEGER, SYNTAX};
 use super::text;
+use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 
 /// Table entry of a container command. Its arity requires a subcommand, so no request reaches this function.
@@ -20,6 +22,16 @@ pub(super) fn time(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
     reply::array(ctx.out, 2);
     reply::bulk_number(ctx.out, now.as_secs());
     reply::bulk_number(ctx.out, u64::from(now.subsec_micros()));
+    Ok(())
+}
+
+/// `LOLWUT [VERSION version] [arg ...]`. As in Redis 7.0 without arguments, the reply is the version.
+pub(super) fn lolwut(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    if args.len() > 2 && text::is_option(args.at(1), "version") {
+        parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
+    }
+    let text = format!("Redis ver. {REDIS_VERSION}\n");
+    reply::verbatim(ctx.out, ctx.client.resp, &text);
     Ok(())
 }
 

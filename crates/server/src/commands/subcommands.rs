@@ -1,11 +1,14 @@
-//! Subcommands of the containers in [`table`](super::table), one row each.
+//! Subcommands of the containers in [`table`](super::table), one row each. Each container has a range of numbers of its
+//! own.
 
 use super::context::command_row::flag::*;
 use super::context::command_row::{Command, SECOND, rows};
-use super::{client, command, config, functions, object, pubsub, scripts};
+use super::{
+    client, command, config, functions, latency, memory, object, pubsub, scripts, slowlog,
+};
 
 /// Subcommands of OBJECT.
-pub(super) static OBJECT: &[Command] = rows! {
+pub(super) static OBJECT: &[Command] = rows! { 256;
     "object|encoding" {
         arity: 3, flags: READONLY, keys: SECOND, access: "RO",
         acl: "@keyspace", group: "generic", since: "2.2.3", run: object::encoding,
@@ -38,7 +41,7 @@ pub(super) static OBJECT: &[Command] = rows! {
 };
 
 /// Subcommands of SCRIPT.
-pub(super) static SCRIPT_COMMANDS: &[Command] = rows! {
+pub(super) static SCRIPT_COMMANDS: &[Command] = rows! { 288;
     "script|load" {
         arity: 3, flags: NOSCRIPT | STALE,
         acl: "@scripting", group: "scripting", since: "2.6.0", run: scripts::load,
@@ -76,7 +79,7 @@ pub(super) static SCRIPT_COMMANDS: &[Command] = rows! {
 };
 
 /// Subcommands of FUNCTION. Those that change libraries wait for the medium, so they are long.
-pub(super) static FUNCTION_COMMANDS: &[Command] = rows! {
+pub(super) static FUNCTION_COMMANDS: &[Command] = rows! { 512;
     "function|load" {
         arity: -3, flags: WRITE | DENYOOM | NOSCRIPT | WALKS | ALONE,
         acl: "@scripting", group: "scripting", since: "7.0.0", run: functions::load,
@@ -132,7 +135,7 @@ pub(super) static FUNCTION_COMMANDS: &[Command] = rows! {
 };
 
 /// Subcommands of CLIENT.
-pub(super) static CLIENT: &[Command] = rows! {
+pub(super) static CLIENT: &[Command] = rows! { 320;
     "client|id" {
         arity: 2, flags: NOSCRIPT | LOADING | STALE,
         acl: "@connection", group: "connection", since: "5.0.0", run: client::id,
@@ -190,6 +193,36 @@ pub(super) static CLIENT: &[Command] = rows! {
         acl: "@connection", group: "connection", since: "6.0.0", run: client::getredir,
         summary: "Returns -1: client tracking is not supported.",
     }
+    "client|pause" {
+        arity: -3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        acl: "@connection", group: "connection", since: "2.9.50", run: client::pause,
+        summary: "Holds back requests, or only writes, for some time.",
+    }
+    "client|unpause" {
+        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        acl: "@connection", group: "connection", since: "6.2.0", run: client::unpause,
+        summary: "Ends a pause.",
+    }
+    "client|unblock" {
+        arity: -3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        acl: "@connection", group: "connection", since: "5.0.0", run: client::unblock,
+        summary: "Returns 0: there are no blocking commands.",
+    }
+    "client|tracking" {
+        arity: -3, flags: NOSCRIPT | LOADING | STALE,
+        acl: "@connection", group: "connection", since: "6.0.0", run: client::tracking,
+        summary: "Turns client-side caching off; it cannot be turned on.",
+    }
+    "client|caching" {
+        arity: 3, flags: NOSCRIPT | LOADING | STALE,
+        acl: "@connection", group: "connection", since: "6.0.0", run: client::caching,
+        summary: "Fails: client-side caching is not supported.",
+    }
+    "client|trackinginfo" {
+        arity: 2, flags: NOSCRIPT | LOADING | STALE,
+        acl: "@connection", group: "connection", since: "6.2.0", run: client::trackinginfo,
+        summary: "Describes this connection's client-side caching, which is off.",
+    }
     "client|help" {
         arity: 2, flags: LOADING | STALE,
         acl: "@connection", group: "connection", since: "5.0.0", run: client::help,
@@ -197,8 +230,35 @@ pub(super) static CLIENT: &[Command] = rows! {
     }
 };
 
+/// Subcommands of SLOWLOG.
+pub(super) static SLOWLOG: &[Command] = rows! { 448;
+    "slowlog|get" {
+        arity: -2, flags: ADMIN | LOADING | STALE,
+        group: "server", since: "2.2.12", run: slowlog::get,
+        tips: "request_policy:all_nodes nondeterministic_output",
+        summary: "Returns the latest slow requests.",
+    }
+    "slowlog|len" {
+        arity: 2, flags: ADMIN | LOADING | STALE,
+        group: "server", since: "2.2.12", run: slowlog::len,
+        tips: "request_policy:all_nodes response_policy:agg_sum nondeterministic_output",
+        summary: "Returns the number of slow requests in the log.",
+    }
+    "slowlog|reset" {
+        arity: 2, flags: ADMIN | LOADING | STALE,
+        group: "server", since: "2.2.12", run: slowlog::reset,
+        tips: "request_policy:all_nodes response_policy:all_succeeded",
+        summary: "Empties the log of slow requests.",
+    }
+    "slowlog|help" {
+        arity: 2, flags: LOADING | STALE,
+        group: "server", since: "6.2.0", run: slowlog::help,
+        summary: "Lists the subcommands of SLOWLOG.",
+    }
+};
+
 /// Subcommands of PUBSUB.
-pub(super) static PUBSUB_CONTAINER: &[Command] = rows! {
+pub(super) static PUBSUB_CONTAINER: &[Command] = rows! { 352;
     "pubsub|channels" {
         arity: -2, flags: PUBSUB | LOADING | STALE,
         group: "pubsub", since: "2.8.0", run: pubsub::channels,
@@ -232,7 +292,7 @@ pub(super) static PUBSUB_CONTAINER: &[Command] = rows! {
 };
 
 /// Subcommands of CONFIG.
-pub(super) static CONFIG: &[Command] = rows! {
+pub(super) static CONFIG: &[Command] = rows! { 384;
     "config|get" {
         arity: -3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
         group: "server", since: "2.0.0", run: config::get,
@@ -262,7 +322,7 @@ pub(super) static CONFIG: &[Command] = rows! {
 };
 
 /// Subcommands of COMMAND.
-pub(super) static COMMAND: &[Command] = rows! {
+pub(super) static COMMAND: &[Command] = rows! { 416;
     "command|count" {
         arity: 2, flags: LOADING | STALE,
         acl: "@connection", group: "server", since: "2.8.13", run: command::count,
@@ -300,5 +360,88 @@ pub(super) static COMMAND: &[Command] = rows! {
         arity: 2, flags: LOADING | STALE,
         acl: "@connection", group: "server", since: "5.0.0", run: command::help,
         summary: "Lists the subcommands of COMMAND.",
+    }
+};
+
+/// Subcommands of LATENCY.
+pub(super) static LATENCY: &[Command] = rows! { 480;
+    "latency|latest" {
+        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        group: "server", since: "2.8.13", run: latency::latest,
+        tips: "nondeterministic_output request_policy:all_nodes response_policy:special",
+        summary: "Returns the latest latency peak of each event.",
+    }
+    "latency|history" {
+        arity: 3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        group: "server", since: "2.8.13", run: latency::history,
+        tips: "nondeterministic_output request_policy:all_nodes response_policy:special",
+        summary: "Returns the latency peaks of an event.",
+    }
+    "latency|reset" {
+        arity: -2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        group: "server", since: "2.8.13", run: latency::reset,
+        tips: "request_policy:all_nodes response_policy:all_succeeded",
+        summary: "Forgets the latency peaks of some or all events.",
+    }
+    "latency|graph" {
+        arity: 3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        group: "server", since: "2.8.13", run: latency::graph,
+        tips: "nondeterministic_output request_policy:all_nodes response_policy:special",
+        summary: "Draws the latency peaks of an event.",
+    }
+    "latency|doctor" {
+        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        group: "server", since: "2.8.13", run: latency::doctor,
+        tips: "nondeterministic_output request_policy:all_nodes response_policy:special",
+        summary: "Reports the latency peaks as a text.",
+    }
+    "latency|histogram" {
+        arity: -2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        group: "server", since: "7.0.0", run: latency::histogram,
+        tips: "nondeterministic_output request_policy:all_nodes response_policy:special",
+        summary: "Returns the distribution of the times of commands.",
+    }
+    "latency|help" {
+        arity: 2, flags: LOADING | STALE,
+        group: "server", since: "2.8.13", run: latency::help,
+        summary: "Lists the subcommands of LATENCY.",
+    }
+};
+
+/// Subcommands of MEMORY.
+pub(super) static MEMORY: &[Command] = rows! { 496;
+    "memory|usage" {
+        arity: -3, flags: READONLY, keys: SECOND, access: "RO",
+        group: "server", since: "4.0.0", run: memory::usage,
+        summary: "Returns the bytes that a key takes in the pool, about.",
+    }
+    "memory|stats" {
+        arity: 2,
+        group: "server", since: "4.0.0", run: memory::stats,
+        tips: "nondeterministic_output request_policy:all_shards response_policy:special",
+        summary: "Returns figures about the server's memory.",
+    }
+    "memory|doctor" {
+        arity: 2,
+        group: "server", since: "4.0.0", run: memory::doctor,
+        tips: "nondeterministic_output request_policy:all_shards response_policy:special",
+        summary: "Reports problems with the server's memory.",
+    }
+    "memory|purge" {
+        arity: 2,
+        group: "server", since: "4.0.0", run: memory::purge,
+        tips: "request_policy:all_shards response_policy:all_succeeded",
+        summary: "Has no effect: the allocator returns memory itself.",
+    }
+    "memory|malloc-stats" {
+        arity: 2,
+        group: "server", since: "4.0.0", run: memory::malloc_stats,
+        tips: "nondeterministic_output request_policy:all_shards response_policy:special",
+        summary: "Says that the allocator has no statistics.",
+    }
+    "memory|help" {
+        arity: 2, flags: LOADING | STALE,
+        group: "server", since: "4.0.0", run: memory::help,
+        summary: "Lists the subcommands of MEMORY.",
     }
 };

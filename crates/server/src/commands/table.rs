@@ -7,18 +7,20 @@ use super::context::command_row::flag::*;
 use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, ONE, PAIRS, THIRD, TWO, rows};
 use super::context::command_table::CommandTable;
 use super::subcommands::{
-    CLIENT, COMMAND, CONFIG, FUNCTION_COMMANDS, OBJECT, PUBSUB_CONTAINER, SCRIPT_COMMANDS,
+    CLIENT, COMMAND, CONFIG, FUNCTION_COMMANDS, LATENCY, MEMORY, OBJECT, PUBSUB_CONTAINER,
+    SCRIPT_COMMANDS, SLOWLOG,
 };
 use super::{
     bitfield, bits, command, connection, counters, dump, expiry, functions, hyperloglog, info,
-    keys, lcs, migrate, moves, pubsub, ranges, scripts, server, sort, strings, transactions,
+    keys, lcs, migrate, moves, persistence, pubsub, ranges, scripts, server, sort, strings,
+    transactions,
 };
 
 /// All commands.
 pub(crate) static COMMANDS: CommandTable = CommandTable::new(ROWS);
 
 /// Every command, most used first.
-static ROWS: &[Command] = rows! {
+static ROWS: &[Command] = rows! { 1;
     "get" {
         arity: 2, flags: READONLY | FAST, keys: ONE, access: "RO access",
         acl: "@string", group: "string", since: "1.0.0", run: strings::get,
@@ -528,6 +530,58 @@ static ROWS: &[Command] = rows! {
         group: "scripting", since: "2.6.0", run: server::container, subcommands: SCRIPT_COMMANDS,
         summary: "Commands about scripts.",
     }
+    "slowlog" {
+        arity: -2, flags: MAY_WALK,
+        group: "server", since: "2.2.12", run: server::container, subcommands: SLOWLOG,
+        summary: "Commands about slow requests.",
+    }
+    "latency" {
+        arity: -2, flags: MAY_WALK,
+        group: "server", since: "2.8.13", run: server::container, subcommands: LATENCY,
+        summary: "Commands about latency.",
+    }
+    "memory" {
+        arity: -2,
+        group: "server", since: "4.0.0", run: server::container, subcommands: MEMORY,
+        summary: "Commands about memory.",
+    }
+    "save" {
+        arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | WALKS,
+        group: "server", since: "1.0.0", run: persistence::save,
+        summary: "Makes every acknowledged write durable on the medium.",
+    }
+    "bgsave" {
+        arity: -1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | WALKS,
+        group: "server", since: "1.0.0", run: persistence::bgsave,
+        summary: "Makes every acknowledged write durable on the medium.",
+    }
+    "bgrewriteaof" {
+        arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING,
+        group: "server", since: "1.0.0", run: persistence::bgrewriteaof,
+        summary: "Has no effect: there is no append-only file.",
+    }
+    "lastsave" {
+        arity: 1, flags: LOADING | STALE | FAST,
+        acl: "@admin @dangerous", group: "server", since: "1.0.0", run: persistence::lastsave,
+        tips: "nondeterministic_output",
+        summary: "Returns when SAVE or BGSAVE was last executed.",
+    }
+    "wait" {
+        arity: 3, flags: NOSCRIPT | READS,
+        acl: "@connection", group: "generic", since: "3.0.0", run: persistence::wait,
+        tips: "request_policy:all_shards response_policy:agg_min",
+        summary: "Returns 0, the number of replicas, when the client's writes are durable.",
+    }
+    "role" {
+        arity: 1, flags: NOSCRIPT | LOADING | STALE | FAST,
+        acl: "@admin @dangerous", group: "server", since: "2.8.12", run: persistence::role,
+        summary: "Returns the server's role in replication: master.",
+    }
+    "lolwut" {
+        arity: -1, flags: READONLY | FAST,
+        group: "server", since: "5.0.0", run: server::lolwut,
+        summary: "Returns the version.",
+    }
     "shutdown" {
         arity: -1, flags: ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,
         group: "server", since: "1.0.0", run: server::shutdown,
@@ -539,6 +593,7 @@ static ROWS: &[Command] = rows! {
 mod tests {
     use super::*;
     use crate::commands::context::command_table::NAME_BYTES_MAX;
+    use crate::stats::commands::COMMAND_NUMBERS;
 
     #[test]
     fn every_command_is_found_in_either_case() {
@@ -557,6 +612,17 @@ mod tests {
             "a-name-of-more-than-16-bytes",
         ] {
             assert!(COMMANDS.find(name.as_bytes()).is_none(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn every_command_has_a_number_of_its_own() {
+        let mut seen = [false; COMMAND_NUMBERS];
+        let subcommands = ROWS.iter().flat_map(|command| command.subcommands);
+        for command in ROWS.iter().chain(subcommands) {
+            let number = usize::from(command.number);
+            assert!(number > 0 && !seen[number], "{}", command.name);
+            seen[number] = true;
         }
     }
 

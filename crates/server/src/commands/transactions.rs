@@ -10,6 +10,7 @@
 //! between the group of the commands before them and the group of the commands after them.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use farbank_store::{Error, GroupDecision, ReadView};
 
@@ -19,6 +20,7 @@ use super::context::transaction::{TransactionQueue, WatchedKeys};
 use super::error::{CommandError, misconf};
 use super::execute::{check_keys, execute, reject};
 use super::optimistic::{GroupBody, ends_group};
+use super::slowlog::note_slow;
 use crate::exec_context::ExecOutcome;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::size;
@@ -26,6 +28,7 @@ use crate::settings::size;
 /// Queues a request.
 pub(super) fn queue(ctx: &mut CommandContext<'_>, command: &'static Command, args: Args<'_>) {
     if command.is(flag::NO_MULTI) {
+        ctx.count_rejected(command);
         return reject(
             ctx,
             &CommandError::Fixed("ERR Command not allowed inside a transaction"),
@@ -157,13 +160,16 @@ fn run_queue(
             }
             Err(error) if at == 0 => return Err(abandoned(ctx, error)),
             // Earlier groups have taken effect. Each command of this group replies with the error.
-            Err(error) => range
-                .clone()
-                .for_each(|_| ctx.refuse(ctx.out.len(), &error.clone().into())),
+            Err(error) => {
+                for at in range.clone() {
+                    ctx.refuse(ctx.out.len(), &error.clone().into());
+                    ctx.count_failed(queue.commands[at]);
+                }
+            }
         }
         at = range.end.max(at);
         if let Some(&command) = queue.commands.get(at) {
-            execute(ctx, command, queue.requests.args(at));
+            run_timed(ctx, command, queue.requests.args(at), execute);
         }
         at += 1;
     }
@@ -204,7 +210,8 @@ fn run_group(
     );
     if keys.is_empty() && !queue.has_script(range.clone()) {
         for at in range {
-            execute(ctx, queue.commands[at], queue.requests.args(at));
+            let (command, args) = (queue.commands[at], queue.requests.args(at));
+            run_timed(ctx, command, args, execute);
         }
         return Ok(ExecGroup::Applied);
     }
@@ -213,6 +220,7 @@ fn run_group(
     let executes_long = ctx.executes_long || watched.is_none();
     let mut is_long = false;
     let published = ctx.thread.outbox.len();
+    let calls = ctx.thread.timer.inner();
     let body: GroupBody<'_> = &mut |ctx| {
         match was_cut {
             true => ctx.out.truncate(from),
@@ -220,6 +228,7 @@ fn run_group(
         }
         ctx.client.db = db;
         ctx.thread.outbox.truncate(published);
+        ctx.thread.timer.restore_inner(&calls);
         for (key, version) in watched.into_iter().flat_map(WatchedKeys::iter) {
             let now = ctx.ops().meta(key, ReadView::Pending)?;
             if now.map_or(0, |meta| meta.version) != version {
@@ -227,7 +236,8 @@ fn run_group(
             }
         }
         for at in range.clone() {
-            let outcome = run_in_group(ctx, queue.commands[at], queue.requests.args(at))?;
+            let (command, args) = (queue.commands[at], queue.requests.args(at));
+            let outcome = run_timed(ctx, command, args, run_in_group)?;
             if outcome == ExecOutcome::Long {
                 is_long = true;
                 return Ok(GroupDecision::Abandon);
@@ -241,6 +251,7 @@ fn run_group(
     };
     if !matches!(verdict, Ok(GroupDecision::Apply)) {
         ctx.thread.outbox.truncate(published);
+        ctx.thread.timer.restore_inner(&calls);
     }
     Ok(match verdict? {
         GroupDecision::Apply => ExecGroup::Applied,
@@ -249,20 +260,42 @@ fn run_group(
     })
 }
 
+/// Runs one command of a transaction by `run`, and counts its time.
+fn run_timed<T>(
+    ctx: &mut CommandContext<'_>,
+    command: &'static Command,
+    args: Args<'_>,
+    run: fn(&mut CommandContext<'_>, &'static Command, Args<'_>) -> T,
+) -> T {
+    let began = Instant::now();
+    let outcome = run(ctx, command, args);
+    let ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    ctx.thread.timer.time_untimed(ns); // Commands that a script has called.
+    ctx.thread.timer.note_inner(command.number, Some(ns));
+    if ns >= ctx.shared.settings.slow_ns() {
+        note_slow(ctx, command, args, ns);
+    }
+    outcome
+}
+
 /// Runs one command of a group. An error of the request is the command's reply. An error of the pool (full, or failed
 /// medium) ends the group.
 fn run_in_group(
     ctx: &mut CommandContext<'_>,
-    command: &Command,
+    command: &'static Command,
     args: Args<'_>,
 ) -> Result<ExecOutcome, Error> {
     let from = ctx.out.len();
     match (command.run)(ctx, args) {
-        Ok(()) => Ok(ExecOutcome::Done),
+        Ok(()) => {
+            ctx.count_if_failed(command);
+            Ok(ExecOutcome::Done)
+        }
         Err(CommandError::Long) => Ok(ExecOutcome::Long),
         Err(CommandError::Store(error)) if ends_group(&error) => Err(error),
         Err(fail) => {
             ctx.refuse(from, &fail);
+            ctx.count_failed(command);
             Ok(ExecOutcome::Done)
         }
     }

@@ -167,6 +167,8 @@ impl Connection {
 
     /// Publishes the connection's state in its [`ClientInfo`], for other threads.
     pub(super) fn publish_info(&mut self) {
+        let paused = self.status.paused;
+        self.client_info.is_paused.store(paused, Ordering::Relaxed);
         match &mut self.protocol {
             ProtocolState::Resp { client, parser } => {
                 client.show();

@@ -113,6 +113,8 @@ pub(super) struct VisitLists {
     pub(super) slow: VecDeque<usize>,
     /// Their next request waits for free space in the store.
     pub(super) awaiting_room: VecDeque<usize>,
+    /// CLIENT PAUSE holds their next request back.
+    pub(super) paused: Vec<usize>,
 }
 
 impl VisitLists {
@@ -127,6 +129,9 @@ impl VisitLists {
             return;
         }
         conn.listed = true;
+        if conn.status.paused {
+            return self.paused.push(slot);
+        }
         let is_slow = conn.status.unfinished || conn.is_slow;
         let list = match (conn.status.awaits_room, is_slow) {
             (true, _) => &mut self.awaiting_room,

@@ -57,8 +57,9 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Executes the complete requests in a connection's input until `deadline`.
-    pub(super) fn execute(&mut self, conn: &mut Connection, deadline: Instant) {
+    /// Executes the complete requests in a connection's input, from `now` until `deadline`.
+    pub(super) fn execute(&mut self, conn: &mut Connection, now: Instant, deadline: Instant) {
+        self.thread.timer.start(now);
         let turn = Turn {
             session: self.session.as_mut(),
             shared: self.shared,
@@ -74,7 +75,14 @@ impl<'a> Executor<'a> {
             ProtocolState::Resp { client, parser } => pipeline::execute(turn, client, parser),
             ProtocolState::Memcached(conn) => {
                 memcached::pipeline::execute(turn, self.memcached, conn);
+                self.thread.timer.clear(); // Its requests are not counted by command.
             }
+        }
+        if self.thread.timer.is_pending() {
+            let generation = self.shared.counters.generation();
+            let commands = &self.published.commands;
+            let timer = &mut self.thread.timer;
+            timer.settle(Instant::now(), false, commands, generation);
         }
     }
 

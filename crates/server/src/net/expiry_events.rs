@@ -95,7 +95,10 @@ pub(super) fn run(parts: &ServerParts<'_>) {
                 scan.is_running = false;
             }
         }
-        publish_due(parts, session.as_mut());
+        // As in Redis, keys do not expire during a pause.
+        if shared.pause.current(shared.clock_ms()).is_none() {
+            publish_due(parts, session.as_mut());
+        }
         session.rest();
         let now_ms = session.now_ms();
         pool.expiries.wait(now_ms, pause, || pool.is_stopping());

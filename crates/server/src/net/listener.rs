@@ -30,11 +30,15 @@ use crate::commands::memcached::state::MemcachedState;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::functions::FunctionRegistry;
+use crate::state::pause::Pause;
 use crate::state::scripts::ScriptRegistry;
 use crate::state::shared::ServerShared;
 use crate::state::subscriptions::Subscriptions;
 use crate::state::threads::ServerThreads;
 use crate::stats::counters::ServerCounters;
+use crate::stats::process::MemoryWatch;
+use crate::stats::process::unix_secs;
+use crate::stats::slow_log::{LatencyLog, SlowLog};
 
 /// Most connections that the kernel queues until the server accepts them.
 const BACKLOG: i32 = 511;
@@ -260,6 +264,11 @@ impl Server {
                 accepted: AtomicU64::new(0),
                 rejected: AtomicU64::new(0),
                 counters: ServerCounters::new(pool.workers.len()),
+                memory: MemoryWatch::start(),
+                slow_log: SlowLog::default(),
+                pause: Pause::default(),
+                last_save_secs: AtomicU64::new(unix_secs()),
+                latency_log: LatencyLog::default(),
             },
             memcached: MemcachedState::new(spoken),
             pool,

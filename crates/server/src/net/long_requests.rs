@@ -72,7 +72,9 @@ fn serve(executor: &mut Executor<'_>, pool: &WorkerPool, conn: &mut Connection) 
     conn.output
         .prepare_buffer(&mut executor.thread.buffer_pool, bytes_max);
     (conn.status.awaits_long, conn.status.unfinished) = (false, false);
-    executor.execute(conn, Instant::now());
+    conn.status.paused = false;
+    let now = Instant::now();
+    executor.execute(conn, now, now);
     executor.thread.requests = 0;
     executor.thread.buffer_pool = BufferPool::default(); // The connection's buffer goes to its worker's pool later.
     conn.input.release_if_idle(&mut BufferPool::default()); // The request's input buffer is freed here.

@@ -18,9 +18,10 @@
 //! SRV-WORKER-6  The worker does not execute a long request: it lends the connection to another thread (`long_requests`). Of a
 //!     lent connection the worker keeps its socket's events, its messages, and whether it was killed.
 //!
-//! `messages` has the worker's part in publish and subscribe.
+//! `messages` has the worker's part in publish and subscribe, `pauses` that in CLIENT PAUSE.
 
 mod messages;
+mod pauses;
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -83,7 +84,7 @@ struct OpenBatch {
     touched: Vec<usize>,
     /// Bytes read and replied.
     bytes: usize,
-    /// When the worker began to read the batch's first request.
+    /// When the worker began to execute the batch's first request.
     began: Option<Instant>,
 }
 
@@ -152,6 +153,7 @@ impl<'a> Worker<'a> {
             } else {
                 ROOM_TICK
             };
+            let timeout = timeout.min(self.resume_paused());
             match self.poll.poll(&mut events, Some(timeout)) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
@@ -405,6 +407,7 @@ impl<'a> Worker<'a> {
     fn serve(&mut self, conn: &mut Connection) -> io::Result<()> {
         conn.status.stalled = conn.output.pending() >= STALL_BYTES;
         (conn.status.awaits_room, conn.status.unfinished) = (false, false);
+        conn.status.paused = false;
         if conn.status.stalled {
             return Ok(());
         }
@@ -412,12 +415,10 @@ impl<'a> Worker<'a> {
         conn.output
             .prepare_buffer(&mut self.executor.thread.buffer_pool, bytes_max);
         let (bytes, pending) = (self.batch.bytes, conn.output.pending());
-        let now = Instant::now();
-        self.batch.began.get_or_insert(now);
-        let deadline = now + self.shared.options.time_slice;
-        if !conn.status.closing {
+        let mut deadline = None;
+        if !conn.status.closing && !conn.input.unread().is_empty() {
             // Input that a stall left unexecuted comes first.
-            self.executor.execute(conn, deadline);
+            deadline = Some(self.execute(conn, deadline));
         }
         if conn.readiness.readable && conn.status.goes_on() {
             if let Some(bytes) = conn.fill(&mut self.inputs)? {
@@ -427,7 +428,7 @@ impl<'a> Worker<'a> {
                 conn.client_info
                     .active_ms
                     .store(self.shared.clock_ms(), Ordering::Relaxed);
-                self.executor.execute(conn, deadline);
+                deadline = Some(self.execute(conn, deadline));
             }
             if conn.input.unread().len() > size(&self.shared.settings.input_bytes_max) {
                 return Err(io::Error::other("request above client-query-buffer-limit"));
@@ -436,7 +437,8 @@ impl<'a> Worker<'a> {
         self.check_output_limit(conn)?;
         conn.input.release_if_idle(&mut self.inputs);
         self.batch.bytes += conn.output.pending().saturating_sub(pending);
-        conn.is_slow = self.batch.bytes - bytes >= LONG_BYTES && Instant::now() >= deadline;
+        conn.is_slow = self.batch.bytes - bytes >= LONG_BYTES
+            && deadline.is_some_and(|deadline| Instant::now() >= deadline);
         conn.publish_info();
         conn.client_info
             .input_bytes
@@ -445,6 +447,15 @@ impl<'a> Worker<'a> {
             .clients
             .count_memory(&conn.client_info, conn.memory_bytes());
         Ok(())
+    }
+
+    /// Executes a connection's requests until `deadline`, or for one time slice. Returns when the time slice ends.
+    fn execute(&mut self, conn: &mut Connection, deadline: Option<Instant>) -> Instant {
+        let now = Instant::now();
+        self.batch.began.get_or_insert(now);
+        let deadline = deadline.unwrap_or_else(|| now + self.shared.options.time_slice);
+        self.executor.execute(conn, now, deadline);
+        deadline
     }
 
     /// Fails if a reply exceeded the output limit; the caller then closes the connection.
@@ -618,7 +629,8 @@ impl<'a> Worker<'a> {
         let ready = conn.readiness.readable && !conn.status.stalled && !conn.status.closing;
         let sends_on = conn.can_send();
         conn.is_slow |= sends_on;
-        if conn.status.awaits_room || resumes || ready || conn.status.unfinished || sends_on {
+        let waits = conn.status.awaits_room || conn.status.paused;
+        if waits || resumes || ready || conn.status.unfinished || sends_on {
             self.list(slot);
         }
     }
@@ -680,6 +692,10 @@ impl<'a> Worker<'a> {
         if now.saturating_sub(self.ticked_ms) < 1000 {
             return;
         }
+        if self.number == 0 {
+            self.shared.counters.sample_rate(now - self.ticked_ms);
+            self.shared.memory.measure();
+        }
         self.ticked_ms = now;
         self.inputs.tick(buffer_pool_bytes_max(self.shared));
         self.executor
@@ -706,7 +722,8 @@ impl<'a> Worker<'a> {
             conn.soft_since_ms = since;
             let slow = since.is_some_and(|since| now - since >= soft_ms);
             // As in Redis, a client with subscriptions may be idle.
-            let may_idle = idle_ms == 0 || is_subscribed || conn.output.holds();
+            let may_idle =
+                idle_ms == 0 || is_subscribed || conn.output.holds() || conn.status.paused;
             if slow || (idle > idle_ms && !may_idle) {
                 tracing::debug!(client = conn.client_info.id, slow, "closed: idle or slow");
                 self.executor

@@ -104,6 +104,10 @@ impl ServerThreads for WorkerPool {
         &self.expiries
     }
 
+    fn wake(&self) {
+        self.wake_workers();
+    }
+
     fn close(&self, client_info: &ClientInfo) {
         if let Some(worker) = self.workers.get(client_info.worker) {
             worker.send(WorkerMsg::Kill(client_info.id));

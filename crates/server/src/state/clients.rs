@@ -83,6 +83,8 @@ pub(crate) struct ClientInfo {
     pub(crate) is_eviction_exempt: AtomicBool,
     /// Is being closed: its memory is no longer counted.
     pub(crate) is_closing: AtomicBool,
+    /// CLIENT PAUSE holds its next request back.
+    pub(crate) is_paused: AtomicBool,
     /// A value has arrived in part.
     pub(crate) reads_value: AtomicBool,
     pub(crate) labels: Mutex<ClientLabels>,
@@ -171,6 +173,7 @@ impl ClientRegistry {
             counted_bytes: AtomicUsize::new(0),
             is_eviction_exempt: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
             reads_value: AtomicBool::new(false),
             labels: Mutex::new(ClientLabels {
                 command: "NULL",

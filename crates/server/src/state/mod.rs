@@ -5,6 +5,7 @@
 //! * `scripts`: loaded scripts, and the running one.
 //! * `subscriptions`: the registry of subscriptions. `messages`: published messages.
 //! * `expiries`: keys that expire soon, for keyspace notifications.
+//! * `pause`: the pause of clients.
 //! * `threads`: what commands may ask of the threads.
 //!
 //! State that only one protocol uses is with its commands, for example in `commands::memcached::state`.
@@ -13,6 +14,7 @@ pub(crate) mod clients;
 pub(crate) mod expiries;
 pub(crate) mod functions;
 pub(crate) mod messages;
+pub(crate) mod pause;
 pub(crate) mod scripts;
 pub(crate) mod shared;
 pub(crate) mod subscriptions;

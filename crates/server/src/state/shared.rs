@@ -10,12 +10,15 @@ use farbank_store::{Key, Store};
 use super::clients::{ClientInfo, ClientRegistry};
 use super::functions::FunctionRegistry;
 use super::messages::{Publication, SubscriptionKind};
+use super::pause::Pause;
 use super::scripts::ScriptRegistry;
 use super::subscriptions::Subscriptions;
 use super::threads::ServerThreads;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::stats::counters::ServerCounters;
+use crate::stats::process::MemoryWatch;
+use crate::stats::slow_log::{LatencyLog, SlowLog};
 
 /// Bytes that a connection's replies may always use, however much memory other clients use, unless
 /// client-output-buffer-limit is lower.
@@ -42,6 +45,12 @@ pub(crate) struct ServerShared<'a> {
     /// Connections refused because of maxclients since the start or the last CONFIG RESETSTAT.
     pub(crate) rejected: AtomicU64,
     pub(crate) counters: ServerCounters,
+    pub(crate) memory: MemoryWatch,
+    pub(crate) slow_log: SlowLog,
+    pub(crate) pause: Pause,
+    /// When SAVE or BGSAVE last succeeded, in seconds since 1970; the start of the server if none has.
+    pub(crate) last_save_secs: AtomicU64,
+    pub(crate) latency_log: LatencyLog,
 }
 
 impl ServerShared<'_> {

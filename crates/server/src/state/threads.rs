@@ -14,6 +14,9 @@ pub(crate) trait ServerThreads: Sync {
     /// Keys that expire soon, which the thread of expiries publishes.
     fn expiries(&self) -> &Expiries;
 
+    /// Wakes all workers, for example because a pause has ended.
+    fn wake(&self);
+
     /// Sends the worker of a connection a message to close it.
     fn close(&self, client_info: &ClientInfo);
 }

@@ -3,9 +3,12 @@
 //! Each thread counts in a [`CounterTotals`] of its own, without atomics, and publishes it once per loop iteration in
 //! its [`ThreadCounters`]. [`ServerCounters`] adds what all threads have published.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::commands::{self, CommandCounters, CommandFigures};
+use super::histogram::Durations;
 use super::hot_keys::{self, HotKey, HotKeys};
 use super::latency::{LatencyHistogram, LatencyTotals};
 use crate::lock::lock;
@@ -18,6 +21,11 @@ pub(crate) struct ServerCounters {
     pub(crate) long: ThreadCounters,
     /// Totals at the last reset.
     at_reset: Mutex<CounterTotals>,
+    /// Number of resets so far. Counters of commands of an earlier generation are obsolete (SRV-STATS-2).
+    generation: AtomicU64,
+    /// Requests in the last second, and their total at its end.
+    per_sec: AtomicU64,
+    sampled: AtomicU64,
 }
 
 impl ServerCounters {
@@ -26,6 +34,9 @@ impl ServerCounters {
             workers: (0..workers).map(|_| ThreadCounters::default()).collect(),
             long: ThreadCounters::default(),
             at_reset: Mutex::default(),
+            generation: AtomicU64::new(0),
+            per_sec: AtomicU64::new(0),
+            sampled: AtomicU64::new(0),
         }
     }
 
@@ -50,6 +61,46 @@ impl ServerCounters {
     /// Makes [`ServerCounters::since_reset`] count from now on.
     pub(crate) fn reset(&self) {
         *lock(&self.at_reset) = self.totals();
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Updates [`ServerCounters::commands_per_sec`]. One thread calls it once a second, with the milliseconds since the
+    /// last call.
+    pub(crate) fn sample_rate(&self, elapsed_ms: u64) {
+        let total = self.totals().get(Counter::Commands);
+        let before = self.sampled.swap(total, Ordering::Relaxed);
+        let rate = (total - before) * 1000 / elapsed_ms.max(1);
+        self.per_sec.store(rate, Ordering::Relaxed);
+    }
+
+    /// Requests a second, in the last full second.
+    pub(crate) fn commands_per_sec(&self) -> u64 {
+        self.per_sec.load(Ordering::Relaxed)
+    }
+
+    /// Number of resets so far.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    fn commands(&self) -> impl Iterator<Item = &CommandCounters> {
+        self.threads().map(|thread| &thread.commands)
+    }
+
+    /// Figures of the command with this number since the last reset.
+    pub(crate) fn command(&self, number: u16) -> CommandFigures {
+        commands::figures(self.commands(), self.generation(), number)
+    }
+
+    /// Times of the command with this number since the last reset; `None` if it was not called.
+    pub(crate) fn command_times(&self, number: u16) -> Option<Durations> {
+        commands::times(self.commands(), self.generation(), number)
+    }
+
+    /// Error replies by code since the last reset.
+    pub(crate) fn errors(&self) -> BTreeMap<String, u64> {
+        commands::errors(self.commands(), self.generation())
     }
 
     /// How long the requests since the start took.
@@ -63,13 +114,16 @@ impl ServerCounters {
     }
 }
 
-/// Counters and hot keys that a thread publishes to other threads.
+/// Counters and hot keys that a thread publishes to other threads. Two threads never share a cache line of them.
 #[derive(Default)]
+#[repr(align(128))]
 pub(crate) struct ThreadCounters {
     /// The keys that its connections request most.
     pub(crate) hot: HotKeys,
     /// How long its requests take.
     pub(crate) latency: LatencyHistogram,
+    /// Calls and times of each command.
+    pub(crate) commands: CommandCounters,
     counts: [AtomicU64; TALLIES],
 }
 

@@ -1,5 +1,8 @@
 //! CPU time and memory of the process, as the kernel counts them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
 /// Resident memory of the process, in bytes; 0 if the system does not report it.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct ResidentMemory {
@@ -28,6 +31,47 @@ impl ResidentMemory {
             files: bytes("RssFile:") + bytes("RssShmem:"),
         }
     }
+}
+
+/// Memory of the process over time.
+pub(crate) struct MemoryWatch {
+    /// [`ResidentMemory::anonymous`] when the server started, and the highest value measured since.
+    startup: u64,
+    peak: AtomicU64,
+}
+
+impl MemoryWatch {
+    /// Starts to watch the process's memory.
+    pub(crate) fn start() -> MemoryWatch {
+        let startup = ResidentMemory::now().anonymous;
+        MemoryWatch {
+            startup,
+            peak: AtomicU64::new(startup),
+        }
+    }
+
+    /// Measures the memory now.
+    pub(crate) fn measure(&self) -> ResidentMemory {
+        let now = ResidentMemory::now();
+        self.peak.fetch_max(now.anonymous, Ordering::Relaxed);
+        now
+    }
+
+    /// The highest value of [`ResidentMemory::anonymous`] that was measured.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// [`ResidentMemory::anonymous`] when the server started.
+    pub(crate) fn startup(&self) -> u64 {
+        self.startup
+    }
+}
+
+/// Seconds since 1970, by the machine's clock.
+pub(crate) fn unix_secs() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
 }
 
 /// Returns the CPU seconds of this process in user mode and in the kernel.

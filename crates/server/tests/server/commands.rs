@@ -322,8 +322,8 @@ fn config_get_and_set_read_and_change_the_configuration() {
             "CONFIG SET failed (possibly related to argument 'timeout') - duplicate parameter",
         ),
         (
-            "CONFIG SET appendonly no",
-            "CONFIG SET failed (possibly related to argument 'appendonly') - can't set immutable config",
+            "CONFIG SET databases 1",
+            "CONFIG SET failed (possibly related to argument 'databases') - can't set immutable config",
         ),
         (
             "CONFIG SET timeout",

@@ -16,6 +16,7 @@ mod limits;
 mod long;
 mod memcached;
 mod memcached_wire;
+mod operators;
 mod passwords;
 mod protected;
 mod pubsub;

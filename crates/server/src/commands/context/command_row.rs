@@ -102,7 +102,7 @@ pub(in crate::commands) mod flag {
     }
     flags! {
         WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 PUBSUB 12 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_MONITOR 26 SKIP_SLOWLOG 7 ASKING 27 FAST 8
-        NO_AUTH 9 NO_MANDATORY_KEYS 24 NO_MULTI 10 ALLOW_BUSY 11 MOVABLEKEYS 25
+        NO_AUTH 9 NO_MANDATORY_KEYS 24 NO_ASYNC_LOADING 29 NO_MULTI 10 ALLOW_BUSY 11 MOVABLEKEYS 25
     }
     // Clients do not see the flags below.
     /// Executed immediately inside MULTI instead of being queued.
@@ -129,6 +129,8 @@ pub(in crate::commands) mod flag {
 pub(in crate::commands) struct Command {
     /// Its name, in lower case; a subcommand's is `container|name`.
     pub(in crate::commands) name: &'static str,
+    /// Its number among all commands and subcommands, from 1; see [`numbered`].
+    pub(in crate::commands) number: u16,
     /// Number of arguments, including the name; -n means at least n.
     pub(in crate::commands) arity: i64,
     /// Its properties: see [`flag`].
@@ -157,6 +159,7 @@ pub(in crate::commands) struct Command {
 /// A command without flags, keys, subcommands and documentation.
 pub(in crate::commands) const PLAIN: Command = Command {
     name: "",
+    number: 0,
     arity: -1,
     flags: 0,
     keys: NONE,
@@ -175,13 +178,29 @@ fn no_function(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandErr
     Err(CommandError::Fixed("ERR the command has no function"))
 }
 
-/// Expands to the rows: one [`Command`] literal for each name.
+/// Expands to the rows, numbered from the first argument on: one [`Command`] literal for each name.
 macro_rules! rows {
-    ($($name:literal { $($field:ident: $value:expr,)* })*) => {
-        &[$(Command { name: $name, $($field: $value,)* ..$crate::commands::context::command_row::PLAIN }),*]
+    ($first:literal; $($name:literal { $($field:ident: $value:expr,)* })*) => {
+        &$crate::commands::context::command_row::numbered($first, [
+            $(Command { name: $name, $($field: $value,)* ..$crate::commands::context::command_row::PLAIN }),*
+        ])
     };
 }
 pub(in crate::commands) use rows;
+
+/// Numbers rows from `first` on. The numbers of all commands and subcommands differ, and are lower than
+/// [`COMMAND_NUMBERS`](crate::stats::commands::COMMAND_NUMBERS).
+pub(in crate::commands) const fn numbered<const N: usize>(
+    first: u16,
+    mut rows: [Command; N],
+) -> [Command; N] {
+    let mut at = 0;
+    while at < N {
+        rows[at].number = first + at as u16;
+        at += 1;
+    }
+    rows
+}
 
 impl Command {
     /// Whether `flag` is set.

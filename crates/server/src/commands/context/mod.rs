@@ -24,6 +24,7 @@ use crate::exec_context::{ExecContext, StoreAccess};
 use crate::protocol::resp::reply;
 use crate::stats::counters::Counter;
 use client_state::ClientState;
+use command_row::Command;
 
 /// What a Redis command works with.
 pub(in crate::commands) type CommandContext<'a> = ExecContext<'a, StoreAccess<'a>, ClientState>;
@@ -161,8 +162,43 @@ impl CommandContext<'_> {
 
     /// Replies with an error, in place of what the request has appended from `from` on.
     pub(in crate::commands) fn refuse(&mut self, from: usize, fail: &CommandError) {
+        let text = fail.text(self.shared);
         self.out.truncate(from);
-        reply::error(self.out, &fail.text(self.shared));
+        reply::error(self.out, &text);
+        self.count_error(&text);
+    }
+
+    /// Counts an error reply with this text.
+    #[cold]
+    pub(in crate::commands) fn count_error(&mut self, text: &[u8]) {
         self.count(Counter::Errors);
+        let generation = self.shared.counters.generation();
+        self.published.commands.count_error(text, generation);
+    }
+
+    /// Counts a request of `command` that is refused before its execution.
+    #[cold]
+    pub(in crate::commands) fn count_rejected(&mut self, command: &Command) {
+        let generation = self.shared.counters.generation();
+        self.published
+            .commands
+            .count_rejected(command.number, generation);
+    }
+
+    /// Counts a request of `command` as failed if its function has appended an error itself.
+    #[cold]
+    pub(in crate::commands) fn count_if_failed(&mut self, command: &Command) {
+        if std::mem::take(&mut self.request.has_failed) {
+            self.count_failed(command);
+        }
+    }
+
+    /// Counts a request of `command` whose execution has failed.
+    #[cold]
+    pub(in crate::commands) fn count_failed(&mut self, command: &Command) {
+        let generation = self.shared.counters.generation();
+        self.published
+            .commands
+            .count_failed(command.number, generation);
     }
 }

@@ -9,12 +9,16 @@ use super::items;
 use super::state::MemcachedState;
 use super::{meta, stats, text};
 use crate::buffers::input::InputBuffer;
-use crate::exec_context::{ExecOutcome, LONG_REQUEST_BYTES, Turn, TurnProgress, WINDOW};
+use crate::exec_context::{
+    ExecOutcome, ExecutedRequest, LONG_REQUEST_BYTES, Turn, TurnProgress, WINDOW,
+};
 use crate::protocol::memcached::VERSION;
 use crate::protocol::memcached::parse::{
     self, ERROR, KEY_BYTES_MAX, ParseStep, TextLimits, TextRequest, Words,
 };
 use crate::state::clients::ClientInfo;
+use crate::state::pause::PauseKind;
+use crate::state::shared::ServerShared;
 use crate::stats::counters::Counter;
 
 /// Most words of a `gat` line that is not long: it reads values and writes them again.
@@ -91,6 +95,10 @@ fn execute_window(
     let mut consumed = 0;
     for (request, used) in &window[..count] {
         let status = &mut *turn.status;
+        status.paused = ctx.shared.pause.is_set() && is_paused(ctx.shared, request);
+        if status.paused {
+            break;
+        }
         if !ctx.executes_long {
             status.awaits_long = is_long(request, *used);
             status.awaits_room = !status.awaits_long && !has_room(ctx, request, *used);
@@ -106,7 +114,16 @@ fn execute_window(
         consumed += used;
         let is_short = matches!(request, TextRequest::Store(_) | TextRequest::MetaSet { .. });
         let leaves = ctx.client.leaving;
-        turn.note_executed(ctx, *used, is_short, leaves);
+        turn.note_executed(
+            ctx,
+            ExecutedRequest {
+                number: 0,
+                bytes: *used,
+                is_short,
+                is_last: false,
+                leaves,
+            },
+        );
         if !turn.status.goes_on() {
             break;
         }
@@ -215,6 +232,25 @@ fn has_room(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>, bytes: usize)
     };
     // The write itself meets the same error again and replies with it.
     !matches!(ctx.store.prepare(bytes, deletes), Ok(RoomReply::Wait))
+}
+
+/// Whether a pause of clients holds a request back. Lines that are no retrievals count as writes.
+#[cold]
+fn is_paused(shared: &ServerShared<'_>, request: &TextRequest<'_>) -> bool {
+    let Some((kind, _)) = shared.pause.current(shared.clock_ms()) else {
+        return false;
+    };
+    let reads = match request {
+        TextRequest::Store(_) | TextRequest::MetaSet { .. } => false,
+        TextRequest::Line(words) => {
+            matches!(
+                words.clone().next(),
+                Some(b"mg" | b"mn" | b"me" | b"stats" | b"version" | b"quit")
+            )
+        }
+        TextRequest::Get { .. } | TextRequest::Fault { .. } => true,
+    };
+    kind == PauseKind::All || !reads
 }
 
 /// Whether a request of `bytes` is long: it takes more time than a worker may spend while other clients wait.
