@@ -76,6 +76,11 @@ const RULES: &[DifferenceRule] = &[
         "Farbank has fewer commands, and two subcommands of Redis 7.2",
         fewer_commands,
     ),
+    rule("a pattern of CONFIG GET finds other parameters", parameters),
+    rule(
+        "each server takes its own times for a command",
+        command_times,
+    ),
     rule("HELP lists the server's own subcommands", help),
     rule(
         "COMMAND DOCS has other texts, no arguments and no history",
@@ -157,6 +162,50 @@ fn order(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
         },
         _ => false,
     }
+}
+
+/// Allows any times in the reply to LATENCY HISTOGRAM, of the same commands with the same numbers of calls.
+fn command_times(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let is_histogram = asked.word(0) == b"latency" && asked.word(1) == b"histogram";
+    let all = asked.sent.to_redis.len() == 2; // Redis has more commands.
+    is_histogram
+        && calls(redis).is_some()
+        && calls(farbank).is_some()
+        && (all || calls(redis) == calls(farbank))
+}
+
+/// Returns whether the reply, or an element of it, contains `text`.
+fn mentions(reply: &Reply, text: &str) -> bool {
+    let found = |bytes: &[u8]| {
+        bytes
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    };
+    let elements = reply.elements().unwrap_or_default();
+    found(&reply.head)
+        || reply.text().is_some_and(found)
+        || elements.iter().any(|element| mentions(element, text))
+}
+
+/// Returns the commands in a reply to LATENCY HISTOGRAM, each with its number of calls, in sorted order.
+fn calls(reply: &Reply) -> Option<Vec<(&[u8], i64)>> {
+    let pairs = reply.elements()?.chunks_exact(2);
+    let calls = pairs.map(|pair| match pair[1].elements() {
+        Some([_, calls, ..]) => Some((pair[0].text()?, calls.integer()?)),
+        _ => None,
+    });
+    let mut calls: Vec<_> = calls.collect::<Option<_>>()?;
+    calls.sort_unstable();
+    Some(calls)
+}
+
+/// Allows any parameters in the reply to a CONFIG GET with a pattern.
+fn parameters(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let mut words = (2..asked.sent.to_redis.len()).map(|at| asked.word(at));
+    let has_pattern = words.any(|word| word.iter().any(|byte| b"*?[".contains(byte)));
+    let are_pairs = |reply: &Reply| reply.elements().is_some_and(|all| all.len() % 2 == 0);
+    let is_get = asked.word(0) == b"config" && asked.word(1) == b"get";
+    is_get && has_pattern && are_pairs(redis) && are_pairs(farbank)
 }
 
 /// Allows any cursor and any keys, except for a SCAN that visits all keys at once: there both replies must be equal.
@@ -261,6 +310,15 @@ fn info(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
 fn fewer_commands(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     if farbank.is_error("ERR unknown subcommand") && !redis.is_error("ERR unknown") {
         return true;
+    }
+    if matches!(
+        asked.word(0).as_slice(),
+        b"eval" | b"evalsha" | b"eval_ro" | b"evalsha_ro"
+    ) {
+        let is_unknown = |reply| mentions(reply, "Unknown Redis command called from script");
+        let is_refused = mentions(redis, "Wrong number of args calling Redis command")
+            || mentions(redis, "This Redis command is not allowed from script");
+        return is_unknown(farbank) && !is_unknown(redis) && is_refused;
     }
     if asked.word(0) != b"command" {
         return false;
