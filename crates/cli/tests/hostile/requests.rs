@@ -304,6 +304,12 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "client|unblock" | "client|caching" | "client|tracking" | "latency|graph" => {
             of(&format!("{} {long}", command.replace('|', " "))).repeat(50)
         }
+        // Each byte of the arguments takes four bytes of a line, which each of the clients gets.
+        "monitor" => [
+            of("MONITOR"),
+            request(&[b"ECHO".to_vec(), vec![0xff; 16 << 10]]).repeat(500),
+        ]
+        .concat(),
         // Every request is slow then, and fills the log with long arguments.
         "slowlog|get" => [
             of("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 1000000"),

@@ -90,9 +90,10 @@ fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyB
     let watching = client_info.watching.load(Ordering::Relaxed);
     let spared = client_info.is_eviction_exempt.load(Ordering::Relaxed);
     let mut flags = String::new();
-    let subscribed = client_info.is_subscribed.load(Ordering::Relaxed);
+    let is_monitor = client_info.is_monitor.load(Ordering::Relaxed);
     for (letter, is_set) in [
-        ('P', subscribed),
+        ('O', is_monitor),
+        ('P', receives_messages(client_info)),
         ('x', multi >= 0),
         ('b', client_info.is_paused.load(Ordering::Relaxed)),
         ('U', client_info.is_unix),
@@ -174,7 +175,13 @@ fn type_named(kind: &[u8]) -> Result<Option<bool>, CommandError> {
 
 /// Whether a client has a type.
 fn is_of_type(client_info: &ClientInfo, kind: Option<bool>) -> bool {
-    kind == Some(client_info.is_subscribed.load(Ordering::Relaxed))
+    kind == Some(receives_messages(client_info))
+}
+
+/// Whether a client is subscribed to channels or patterns. A client that only monitors is not.
+fn receives_messages(client_info: &ClientInfo) -> bool {
+    let is_monitor = client_info.is_monitor.load(Ordering::Relaxed);
+    client_info.is_subscribed.load(Ordering::Relaxed) && !is_monitor
 }
 
 /// `CLIENT LIST [TYPE type|ID id ...]`

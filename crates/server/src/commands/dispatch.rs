@@ -12,9 +12,9 @@ use super::context::command_row::{Command, flag};
 use super::error::{CommandError, misconf};
 use super::execute::{execute, reject};
 use super::lookup::{lookup, resolve};
-use super::pubsub;
 use super::text::is_option;
 use super::transactions;
+use super::{monitor, pubsub};
 use crate::exec_context::ExecOutcome;
 use crate::protocol::resp::Args;
 use crate::stats::counters::Counter;
@@ -115,9 +115,20 @@ fn queue_or_execute(
         refuse(ctx, command, &pubsub::not_allowed(command.name));
         return ExecOutcome::Refused;
     }
+    if let Err(fail) = monitor::check_allowed(ctx, command) {
+        refuse(ctx, command, &fail);
+        return ExecOutcome::Refused;
+    }
     if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {
         transactions::queue(ctx, command, args);
         return ExecOutcome::Queued;
     }
-    execute(ctx, command, args)
+    let published = ctx.thread.outbox.len();
+    ctx.show_script(command, args);
+    let outcome = execute(ctx, command, args);
+    match outcome {
+        ExecOutcome::Long => ctx.thread.outbox.truncate(published),
+        _ => ctx.show_executed(command, args),
+    }
+    outcome
 }

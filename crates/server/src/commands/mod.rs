@@ -16,7 +16,7 @@
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
 //!   [`moves`], [`object`], [`dump`], [`migrate`], [`sort`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`functions`],
 //!   [`connection`], [`client`], [`command`], [`config`], [`info`], [`server`], [`slowlog`], [`latency`], [`memory`],
-//!   [`persistence`]. A family of a new data type is a file beside them.
+//!   [`persistence`], [`monitor`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each; [`subcommands`]: those of containers. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`config_fixed`]: parameters without effect.
@@ -54,6 +54,7 @@ mod lookup;
 pub(crate) mod memcached;
 mod memory;
 mod migrate;
+mod monitor;
 mod moves;
 mod notify;
 mod object;

@@ -106,7 +106,8 @@ fn execute_one(
             && !status.awaits_long
             && (needs_room(ctx.client, command, args).is_some_and(|need| !has_room(ctx, need))
                 || ctx.shared.subscriptions.is_full()
-                    && publishes(ctx.client, ctx.shared.settings.notifies(), command));
+                    && (ctx.shared.subscriptions.has_monitors()
+                        || publishes(ctx.client, ctx.shared.settings.notifies(), command)));
     }
     if !status.awaits_room && !status.awaits_long {
         settle_before(ctx, command);

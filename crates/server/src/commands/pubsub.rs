@@ -9,6 +9,7 @@ use super::text::quote;
 use crate::glob::{LetterCase, matches};
 use crate::protocol::resp::{Args, RespVersion, reply};
 use crate::state::messages::{Publication, SubscriptionKind};
+use crate::state::subscriptions::ClientSubscriptions;
 
 /// Words of the replies to a change of a subscription.
 struct ChangeWords {
@@ -21,13 +22,16 @@ fn words(kind: SubscriptionKind) -> ChangeWords {
         SubscriptionKind::Channel => (b"subscribe", b"unsubscribe"),
         SubscriptionKind::Pattern => (b"psubscribe", b"punsubscribe"),
         SubscriptionKind::Shard => (b"ssubscribe", b"sunsubscribe"),
+        SubscriptionKind::Monitor => (b"monitor", b"reset"),
     };
     ChangeWords { added, removed }
 }
 
 /// Whether the client is in the state in which RESP2 allows few commands.
 pub(super) fn is_restricted(ctx: &CommandContext<'_>) -> bool {
-    ctx.client.resp == RespVersion::V2 && ctx.client.is_subscribed()
+    let own = ctx.client.subscriptions.as_ref();
+    let has_messages = |own: &ClientSubscriptions| own.total() > own.len(SubscriptionKind::Monitor);
+    ctx.client.resp == RespVersion::V2 && own.is_some_and(|own| has_messages(own))
 }
 
 /// Whether a restricted client may use this command.

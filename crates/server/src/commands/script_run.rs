@@ -219,6 +219,9 @@ impl ScriptHost for ScriptRun<'_, '_> {
             }
         }
         self.ctx.thread.timer.note_inner(command.number, None);
+        let is_inner = std::mem::replace(&mut self.ctx.request.replies_to_script, true);
+        self.ctx.show_executed(command, args);
+        self.ctx.request.replies_to_script = is_inner;
         Ok(())
     }
 

@@ -12,8 +12,8 @@ use super::subcommands::{
 };
 use super::{
     bitfield, bits, command, connection, counters, dump, expiry, functions, hyperloglog, info,
-    keys, lcs, migrate, moves, persistence, pubsub, ranges, scripts, server, sort, strings,
-    transactions,
+    keys, lcs, migrate, monitor, moves, persistence, pubsub, ranges, scripts, server, sort,
+    strings, transactions,
 };
 
 /// All commands.
@@ -581,6 +581,11 @@ static ROWS: &[Command] = rows! { 1;
         arity: -1, flags: READONLY | FAST,
         group: "server", since: "5.0.0", run: server::lolwut,
         summary: "Returns the version.",
+    }
+    "monitor" {
+        arity: 1, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        group: "server", since: "1.0.0", run: monitor::monitor,
+        summary: "Shows the requests of all clients.",
     }
     "shutdown" {
         arity: -1, flags: ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,

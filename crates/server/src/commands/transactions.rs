@@ -267,8 +267,10 @@ fn run_timed<T>(
     args: Args<'_>,
     run: fn(&mut CommandContext<'_>, &'static Command, Args<'_>) -> T,
 ) -> T {
+    ctx.show_script(command, args);
     let began = Instant::now();
     let outcome = run(ctx, command, args);
+    ctx.show_executed(command, args);
     let ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
     ctx.thread.timer.time_untimed(ns); // Commands that a script has called.
     ctx.thread.timer.note_inner(command.number, Some(ns));

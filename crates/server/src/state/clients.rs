@@ -64,8 +64,10 @@ pub(crate) struct ClientInfo {
     pub(crate) watching: AtomicUsize,
     /// Its slot in its worker's table.
     pub(crate) slot: AtomicUsize,
-    /// It has a subscription: its class is `pubsub`.
+    /// It has a subscription, or monitors: its output has the limits of the class `pubsub`.
     pub(crate) is_subscribed: AtomicBool,
+    /// It monitors.
+    pub(crate) is_monitor: AtomicBool,
     /// Numbers of its subscriptions to channels, patterns and shard channels.
     pub(crate) channels: AtomicUsize,
     pub(crate) patterns: AtomicUsize,
@@ -162,6 +164,7 @@ impl ClientRegistry {
             watching: AtomicUsize::new(0),
             slot: AtomicUsize::new(usize::MAX),
             is_subscribed: AtomicBool::new(false),
+            is_monitor: AtomicBool::new(false),
             channels: AtomicUsize::new(0),
             patterns: AtomicUsize::new(0),
             shards: AtomicUsize::new(0),

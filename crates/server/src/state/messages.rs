@@ -33,14 +33,17 @@ pub(crate) enum SubscriptionKind {
     Pattern,
     /// A shard channel. This server has one shard.
     Shard,
+    /// The requests of all clients (MONITOR).
+    Monitor,
 }
 
 impl SubscriptionKind {
     /// All kinds.
-    pub(crate) const ALL: [SubscriptionKind; 3] = [
+    pub(crate) const ALL: [SubscriptionKind; 4] = [
         SubscriptionKind::Channel,
         SubscriptionKind::Pattern,
         SubscriptionKind::Shard,
+        SubscriptionKind::Monitor,
     ];
 }
 
@@ -55,7 +58,7 @@ pub(crate) struct Receiver {
 
 /// A message; see SRV-PUB-4.
 pub(crate) struct Message {
-    /// Channel and text, each as a bulk string.
+    /// Channel and text, each as a bulk string; or a whole line of MONITOR.
     tail: Vec<u8>,
     queued_bytes: Arc<AtomicUsize>,
 }
@@ -66,6 +69,15 @@ impl Message {
         let mut tail = Vec::with_capacity(channel.len() + text.len() + FRAME_BYTES_MAX);
         reply::bulk(&mut tail, channel);
         reply::bulk(&mut tail, text);
+        Message::of(tail, queued_bytes)
+    }
+
+    /// Creates a line of MONITOR.
+    pub(crate) fn line(text: &[u8], queued_bytes: &Arc<AtomicUsize>) -> Message {
+        Message::of([b"+", text, b"\r\n"].concat(), queued_bytes)
+    }
+
+    fn of(tail: Vec<u8>, queued_bytes: &Arc<AtomicUsize>) -> Message {
         queued_bytes.fetch_add(tail.len() + MESSAGE_OVERHEAD, Ordering::Relaxed);
         Message {
             tail,
@@ -89,6 +101,7 @@ impl Message {
                 out.extend_from_slice(b"$8\r\npmessage\r\n");
                 reply::bulk(out, &target.name);
             }
+            SubscriptionKind::Monitor => {}
         }
         out.extend_from_slice(&self.tail);
     }

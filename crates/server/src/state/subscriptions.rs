@@ -9,7 +9,7 @@
 //! command or closes the connection.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::clients::ClientInfo;
@@ -103,6 +103,8 @@ impl Patterns {
 struct Topics {
     channels: HashMap<Arc<[u8]>, Topic>,
     shards: HashMap<Arc<[u8]>, Topic>,
+    /// The clients that monitor, under the empty name.
+    monitors: HashMap<Arc<[u8]>, Topic>,
     patterns: Patterns,
 }
 
@@ -110,6 +112,7 @@ impl Topics {
     fn named(&self, kind: SubscriptionKind) -> &HashMap<Arc<[u8]>, Topic> {
         match kind {
             SubscriptionKind::Shard => &self.shards,
+            SubscriptionKind::Monitor => &self.monitors,
             _ => &self.channels,
         }
     }
@@ -117,6 +120,7 @@ impl Topics {
     fn named_mut(&mut self, kind: SubscriptionKind) -> &mut HashMap<Arc<[u8]>, Topic> {
         match kind {
             SubscriptionKind::Shard => &mut self.shards,
+            SubscriptionKind::Monitor => &mut self.monitors,
             _ => &mut self.channels,
         }
     }
@@ -133,6 +137,7 @@ pub(crate) struct Subscriptions {
     /// Number of channels, shard channels and patterns with subscribers, for publishers.
     count: AtomicUsize,
     pattern_count: AtomicUsize,
+    has_monitors: AtomicBool,
     /// Bytes of messages that are not written to output queues yet.
     queued_bytes: Arc<AtomicUsize>,
 }
@@ -141,6 +146,12 @@ impl Subscriptions {
     /// Whether there are no subscriptions.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether a client monitors.
+    #[inline]
+    pub(crate) fn has_monitors(&self) -> bool {
+        self.has_monitors.load(Ordering::Acquire)
     }
 
     /// Number of patterns with subscribers.
@@ -214,6 +225,8 @@ impl Subscriptions {
         let patterns = topics.patterns.topics.len();
         self.pattern_count.store(patterns, Ordering::Release);
         self.count.store(topics.len(), Ordering::Release);
+        let has_monitors = !topics.monitors.is_empty();
+        self.has_monitors.store(has_monitors, Ordering::Release);
     }
 
     /// Returns the message `text` to a channel or shard channel with its receivers; `None` if there are none.
@@ -230,12 +243,17 @@ impl Subscriptions {
         self.route(kind, channel, text)
     }
 
+    /// Returns a line of MONITOR with its receivers; `None` if no client monitors.
+    pub(crate) fn publish_line(&self, text: &[u8]) -> Option<Publication> {
+        self.route(SubscriptionKind::Monitor, b"", text)
+    }
+
     #[cold]
     fn route(&self, kind: SubscriptionKind, channel: &[u8], text: &[u8]) -> Option<Publication> {
         let topics = lock(&self.topics);
         let named = topics.named(kind).get(channel).cloned();
         let patterns = match kind {
-            SubscriptionKind::Shard => Arc::default(),
+            SubscriptionKind::Shard | SubscriptionKind::Monitor => Arc::default(),
             _ => Arc::clone(&topics.patterns.topics),
         };
         drop(topics);
@@ -259,7 +277,10 @@ impl Subscriptions {
                     continue;
                 }
                 let message = message.get_or_insert_with(|| {
-                    Arc::new(Message::new(channel, text, &self.queued_bytes))
+                    Arc::new(match kind {
+                        SubscriptionKind::Monitor => Message::line(text, &self.queued_bytes),
+                        _ => Message::new(channel, text, &self.queued_bytes),
+                    })
                 });
                 let delivery = Delivery {
                     message: Arc::clone(message),
@@ -280,6 +301,8 @@ pub(crate) struct ClientSubscriptions {
     channels: HashMap<Arc<[u8]>, u64>,
     patterns: HashMap<Arc<[u8]>, u64>,
     shards: HashMap<Arc<[u8]>, u64>,
+    /// The empty name, if the client monitors.
+    monitors: HashMap<Arc<[u8]>, u64>,
     next: u64,
     name_bytes: usize,
 }
@@ -290,6 +313,7 @@ impl ClientSubscriptions {
             SubscriptionKind::Channel => &self.channels,
             SubscriptionKind::Pattern => &self.patterns,
             SubscriptionKind::Shard => &self.shards,
+            SubscriptionKind::Monitor => &self.monitors,
         }
     }
 
@@ -298,6 +322,7 @@ impl ClientSubscriptions {
             SubscriptionKind::Channel => &mut self.channels,
             SubscriptionKind::Pattern => &mut self.patterns,
             SubscriptionKind::Shard => &mut self.shards,
+            SubscriptionKind::Monitor => &mut self.monitors,
         }
     }
 
@@ -308,7 +333,7 @@ impl ClientSubscriptions {
 
     /// Number of all subscriptions.
     pub(crate) fn total(&self) -> usize {
-        self.channels.len() + self.patterns.len() + self.shards.len()
+        self.channels.len() + self.patterns.len() + self.shards.len() + self.monitors.len()
     }
 
     /// Whether the connection has this subscription.

@@ -16,6 +16,7 @@ mod limits;
 mod long;
 mod memcached;
 mod memcached_wire;
+mod monitor;
 mod operators;
 mod passwords;
 mod protected;

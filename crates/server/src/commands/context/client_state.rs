@@ -85,6 +85,12 @@ impl ClientState {
             .is_some_and(|own| own.total() > 0)
     }
 
+    /// Whether the client monitors.
+    pub(in crate::commands) fn is_monitor(&self) -> bool {
+        let own = self.subscriptions.as_ref();
+        own.is_some_and(|own| own.len(SubscriptionKind::Monitor) > 0)
+    }
+
     /// Whether the client has the subscription that `target` names.
     pub(crate) fn receives(&self, target: &Target) -> bool {
         let own = self.subscriptions.as_ref();
@@ -106,6 +112,8 @@ impl ClientState {
         let is_subscribed = self.is_subscribed();
         let shown = &self.client_info.is_subscribed;
         shown.store(is_subscribed, Ordering::Relaxed);
+        let shown = &self.client_info.is_monitor;
+        shown.store(self.is_monitor(), Ordering::Relaxed);
     }
 
     /// Publishes the state in the connection's [`ClientInfo`], for other threads.
