@@ -4,6 +4,8 @@
 //!   target/dist/farbank-VERSION-x86_64-linux-gnu/
 //!     farbank             stripped; contains no path of the build machine
 //!     farbank.cdx.json    its components, as CycloneDX
+//!     man/                manual pages
+//!     completions/        of bash, fish and zsh
 //!     SHA256SUMS
 //! ```
 //!
@@ -27,6 +29,7 @@ pub(crate) fn run() -> Result<(), String> {
     fs::copy(&built, folder.join("farbank")).map_err(failed)?;
     let list = dependencies::sbom()?;
     fs::write(folder.join("farbank.cdx.json"), list).map_err(failed)?;
+    write_documents(&folder)?;
     let mut sums = Command::new("sha256sum");
     sums.args(["farbank", "farbank.cdx.json"])
         .current_dir(&folder);
@@ -34,6 +37,30 @@ pub(crate) fn run() -> Result<(), String> {
     fs::write(folder.join("SHA256SUMS"), &sums.stdout).map_err(failed)?;
     print!("{}", String::from_utf8_lossy(&sums.stdout));
     println!("{}", folder.display());
+    Ok(())
+}
+
+/// Writes the manual pages and the completions, as the released program prints them.
+fn write_documents(folder: &Path) -> Result<(), String> {
+    let program = folder.join("farbank");
+    let (man, completions) = (folder.join("man"), folder.join("completions"));
+    for made in [&man, &completions] {
+        fs::create_dir_all(made).map_err(|e| format!("{}: {e}", made.display()))?;
+    }
+    succeed(Command::new(&program).arg("man").arg(&man))?;
+    for (shell, name) in [
+        ("bash", "farbank.bash"),
+        ("fish", "farbank.fish"),
+        ("zsh", "_farbank"),
+    ] {
+        let printed = Command::new(&program).args(["completions", shell]).output();
+        let printed = printed.map_err(|e| format!("{}: {e}", program.display()))?;
+        if !printed.status.success() {
+            return Err(format!("farbank completions {shell} has failed"));
+        }
+        let file = completions.join(name);
+        fs::write(&file, printed.stdout).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
     Ok(())
 }
 

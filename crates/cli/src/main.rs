@@ -4,7 +4,7 @@
 //! output closes its end of the pipe, the process dies by SIGPIPE, which a shell shows as 141.
 //!
 //! Each subcommand has a module of its name: `serve` (with `serve::memcached`), `memory_server`, `tree`, `pool`, `check`
-//! and `bench`. All use `common`.
+//! and `bench`; `shell` has `completions` and `man`. All use `common`.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod check;
 mod memory_server;
 mod pool;
 mod serve;
+mod shell;
 mod tree;
 
 use std::ffi::OsString;
@@ -33,7 +34,7 @@ Exit status: 0 on success (every check and bound holds), 1 if the command failed
 
 /// A durable key-value store for persistent memory that speaks the Redis protocol.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true, disable_help_subcommand = true, after_help = EXIT_STATUS)]
+#[command(name = "farbank", version, arg_required_else_help = true, disable_help_subcommand = true, after_help = EXIT_STATUS)]
 struct Cli {
     #[command(subcommand)]
     verb: TopCommand,
@@ -63,6 +64,10 @@ enum TopCommand {
     /// Run the benchmarks.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Print the completions of the command line for a shell.
+    Completions(shell::CompletionsArgs),
+    /// Write the manual pages of all subcommands to a folder.
+    Man(shell::ManArgs),
 }
 
 fn run() -> Result<(), Failure> {
@@ -105,6 +110,8 @@ fn run() -> Result<(), Failure> {
         TopCommand::Pool(pool) => pool.run(),
         TopCommand::Check(check) => check.run(),
         TopCommand::Bench(bench) => bench.run(),
+        TopCommand::Completions(completions) => completions.run(),
+        TopCommand::Man(man) => man.run(),
     }
 }
 

@@ -224,3 +224,43 @@ fn a_server_runs_even_if_its_output_cannot_be_written() {
         assert!(is_closed_cleanly(&pool));
     }
 }
+
+#[test]
+fn each_subcommand_has_a_manual_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let man = folder.path().display().to_string();
+    assert!(farbank(&["man", &man]).status().expect("it runs").success());
+    let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect(name);
+    assert!(page("farbank.1").contains("farbank\\-serve(1)"));
+    for (name, text) in [
+        ("farbank-serve.1", "\\-\\-requirepass"),
+        ("farbank-pool-check.1", "farbank\\-pool\\-check"),
+        ("farbank-bench-server.1", "\\-\\-json"),
+    ] {
+        assert!(page(name).contains(text), "{name}: {}", page(name));
+    }
+    let missing = folder.path().join("missing").display().to_string();
+    let refused = farbank(&["man", &missing]).output().expect("it runs");
+    assert_eq!(refused.status.code(), Some(1));
+}
+
+#[test]
+fn completions_are_programs_of_their_shell() {
+    let script = farbank(&["completions", "bash"]).output().expect("it runs");
+    let text = String::from_utf8_lossy(&script.stdout);
+    for word in ["memory-server", "--requirepass", "complete -F _farbank"] {
+        assert!(text.contains(word), "{word}");
+    }
+    // Without arguments, bash reads commands from its input; -n checks them only.
+    let mut bash = Command::new("bash")
+        .arg("-n")
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("bash");
+    let mut input = bash.stdin.take().expect("a pipe");
+    input.write_all(&script.stdout).expect("bash reads");
+    drop(input);
+    assert!(bash.wait().expect("it ends").success());
+    let wrong = farbank(&["completions", "tcsh"]).output().expect("it runs");
+    assert_eq!(wrong.status.code(), Some(2));
+}
