@@ -63,5 +63,6 @@ pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
 pub use protocol::{memcached, resp};
 pub use settings::{
-    ClientsMemory, Endpoint, Password, ProtectedActions, ServerOptions, UnixSocket, WireProtocol,
+    ClientsMemory, Endpoint, LiveParameter, Password, ProtectedActions, ServerOptions, UnixSocket,
+    WireProtocol,
 };

@@ -210,6 +210,20 @@ impl fmt::Debug for Password {
     }
 }
 
+/// A parameter of CONFIG SET, and its value when the server starts. Parsed from `NAME=VALUE`.
+///
+/// ```
+/// use farbank_server::LiveParameter;
+///
+/// assert!("slowlog-max-len=500".parse::<LiveParameter>().is_ok());
+/// assert!("slowlog-max-len=many".parse::<LiveParameter>().is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LiveParameter {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
 /// Options of a server at its start.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -243,6 +257,8 @@ pub struct ServerOptions {
     pub clients_memory: ClientsMemory,
     /// Events that keyspace notifications tell of; none by default.
     pub keyspace_events: KeyspaceEvents,
+    /// Parameters of CONFIG SET that differ from their defaults.
+    pub parameters: Vec<LiveParameter>,
     /// Time slice of a connection: how long it executes requests before other connections are served; 200 microseconds
     /// by default. A request is not interrupted; one that takes longer ends the time slice.
     pub time_slice: Duration,
@@ -266,6 +282,7 @@ impl Default for ServerOptions {
             admin: None,
             clients_memory: ClientsMemory::default(),
             keyspace_events: KeyspaceEvents::default(),
+            parameters: Vec::new(),
             time_slice: Duration::from_micros(200),
         }
     }

@@ -4,6 +4,8 @@
 //!   port = 7000            is        --port 7000
 //!   bind = ["::1", "127.0.0.1"]      --bind ::1,127.0.0.1
 //!   unsafe-no-auth = true            --unsafe-no-auth
+//!   [set]
+//!   slowlog-max-len = 500            --set slowlog-max-len=500
 //! ```
 //!
 //! The keys of the file are the command-line options without their dashes, so options are defined, described and
@@ -52,7 +54,7 @@ pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     let mut merged = args[..=verbs.len()].to_vec();
     for (key, value) in &table {
         let at = |what: String| at(format!("line {}: {what}", line_of(&text, key)));
-        if let Some(option) = option(key, value).map_err(at)? {
+        for option in options(key, value).map_err(at)? {
             check(verbs, key, &option).map_err(at)?;
             merged.push(option);
         }
@@ -137,8 +139,8 @@ fn named_file<'a>(args: &'a [OsString], option: &str) -> Option<&'a OsStr> {
         .or_else(|| joined().map(OsStr::new))
 }
 
-/// Converts a key and value of the file to a command-line option.
-fn option(key: &str, value: &Value) -> Result<Option<OsString>, String> {
+/// Converts a key and value of the file to command-line options: one, none for `false`, or one for each entry of `[set]`.
+fn options(key: &str, value: &Value) -> Result<Vec<OsString>, String> {
     if key == "config" || key == "workload" {
         return Err(format!("a file cannot include another one with {key:?}"));
     }
@@ -149,13 +151,17 @@ fn option(key: &str, value: &Value) -> Result<Option<OsString>, String> {
         other => Err(format!("{key:?} cannot be a {}", other.type_str())),
     };
     match value {
-        Value::Boolean(false) => Ok(None),
-        Value::Boolean(true) => Ok(Some(format!("--{key}").into())),
+        Value::Boolean(false) => Ok(Vec::new()),
+        Value::Boolean(true) => Ok(vec![format!("--{key}").into()]),
         Value::Array(values) => {
             let values: Vec<String> = values.iter().map(one).collect::<Result<_, _>>()?;
-            Ok(Some(format!("--{key}={}", values.join(",")).into()))
+            Ok(vec![format!("--{key}={}", values.join(",")).into()])
         }
-        value => Ok(Some(format!("--{key}={}", one(value)?).into())),
+        Value::Table(entries) if key == "set" => entries
+            .iter()
+            .map(|(name, value)| Ok(format!("--{key}={name}={}", one(value)?).into()))
+            .collect(),
+        value => Ok(vec![format!("--{key}={}", one(value)?).into()]),
     }
 }
 
@@ -189,6 +195,17 @@ mod tests {
         given.sort();
         assert_eq!(given, ["--bind=::1,127.0.0.1", "--port=7000", "--size=2gb"]);
         assert_eq!(args[own + 2..], ["--port", "7001"]);
+    }
+
+    #[test]
+    fn each_entry_of_the_table_set_is_an_option() {
+        let file = "[set]\nslowlog-max-len = 5\nclient-output-buffer-limit = 'pubsub 1 2 3'";
+        let args = merged(file, &[]).unwrap();
+        let own = args.iter().position(|a| a == "--config").unwrap();
+        let limit = "--set=client-output-buffer-limit=pubsub 1 2 3";
+        assert_eq!(args[2..own], [limit, "--set=slowlog-max-len=5"]);
+        let wrong = merged("[set]\nslowlog-max-len = true", &[]).unwrap_err();
+        assert!(wrong.contains("cannot be a boolean"), "{wrong}");
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
         "min-replicas-to-write" if value != "0" => Meaning::Refused("this server has no replicas"),
         name if farbank_server::is_ignored_parameter(name) => Meaning::Fulfilled,
         name if farbank_server::is_live_parameter(name) => {
-            Meaning::Ignored("set it with CONFIG SET while the server runs")
+            Meaning::Options(vec![("set", format!("{name}={}", values.join(" ")))])
         }
         _ => Meaning::Unknown,
     }
@@ -234,13 +234,16 @@ mod tests {
     #[test]
     fn directives_become_options() {
         let file = "# a comment\n\nport 7000\nbind 127.0.0.1 -::1\nrequirepass \"a \\\"b\"\ntimeout 5\n\
-                    appendonly no\nsave \"\"\nhz 20\ndir /var/lib/redis/\nprotected-mode no\n";
+                    appendonly no\nsave \"\"\nhz 20\n\
+                    slowlog-max-len 5\nclient-output-buffer-limit pubsub 64mb 16mb 90\ndir /var/lib/redis/\nprotected-mode no\n";
         let (options, warnings) = parse(file).unwrap();
         let expected = [
             "--port=7000",
             "--bind=127.0.0.1",
             "--requirepass=a \"b",
             "--idle-timeout=5",
+            "--set=slowlog-max-len=5",
+            "--set=client-output-buffer-limit=pubsub 64mb 16mb 90",
             "--pool=/var/lib/redis/farbank.pool",
             "--unsafe-no-auth",
         ];
@@ -250,10 +253,10 @@ mod tests {
 
     #[test]
     fn a_warning_names_the_line_of_an_unknown_directive() {
-        let (options, warnings) = parse("prot 1\n\nsave 900 1\nslowlog-max-len 5").unwrap();
+        let (options, warnings) = parse("prot 1\n\nsave 900 1\nhz 5").unwrap();
         assert!(options.is_empty());
         let lines: Vec<_> = warnings.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [1, 3, 4]);
+        assert_eq!(lines, [1, 3]);
         assert_eq!(warnings[0].1, "unknown directive \"prot\" is ignored");
     }
 
@@ -264,6 +267,7 @@ mod tests {
             ("replicaof other 6379", 1, "replica"),
             ("requirepass \"open", 1, "unbalanced quotes"),
             ("\n\nport 70000", 3, "a port must be a number"),
+            ("tcp-keepalive -1", 1, "must be between 0 and"),
         ] {
             let (found, error) = parse(file).unwrap_err();
             assert!(

@@ -23,8 +23,8 @@ use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
-    BindError, ClientsMemory, Endpoint, KeyspaceEvents, Password, ProtectedActions, Server,
-    ServerHandle, ServerOptions, UnixSocket, WireProtocol,
+    BindError, ClientsMemory, Endpoint, KeyspaceEvents, LiveParameter, Password, ProtectedActions,
+    Server, ServerHandle, ServerOptions, UnixSocket, WireProtocol,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
@@ -196,6 +196,10 @@ pub(crate) struct ServeArgs {
     /// Events that keyspace notifications tell subscribers of: letters as in Redis, for example KEA; empty means none.
     #[arg(long, value_name = "CLASSES", default_value = "")]
     notify_keyspace_events: KeyspaceEvents,
+    /// Set a parameter that CONFIG SET can change, for example slowlog-log-slower-than=1000. May be repeated; a table [set]
+    /// in the file of --config.
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<LiveParameter>,
     /// Seconds after which an idle client is disconnected; 0 means never.
     #[arg(long, value_name = "SECS", default_value_t = 0, value_parser = value_parser!(u64).range(..=IDLE_SECS_MAX))]
     idle_timeout: u64,
@@ -367,6 +371,7 @@ impl ServeArgs {
             admin: self.admin.map(|admin| admin.0),
             clients_memory: self.maxmemory_clients,
             keyspace_events: self.notify_keyspace_events,
+            parameters: self.set.clone(),
             ..ServerOptions::default()
         };
         Server::bind(&endpoints, options).map_err(|error| not_bound(&error))

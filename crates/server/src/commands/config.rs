@@ -4,6 +4,7 @@
 //! how this server behaves.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
@@ -16,7 +17,10 @@ use crate::glob::{LetterCase, matches};
 use crate::keyspace_events::{KeyspaceEvents, UnknownEventClass};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
-use crate::settings::{ClientsMemory, Endpoint, LiveSettings, OutputLimit, Password, WireProtocol};
+use crate::settings::{
+    ClientsMemory, Endpoint, LiveParameter, LiveSettings, OutputLimit, Password, ServerOptions,
+    WireProtocol,
+};
 use crate::state::shared::ServerShared;
 
 /// Why CONFIG SET refuses a value.
@@ -431,22 +435,8 @@ fn check<'a>(
     if !allowed && (is_limit || name == OUTPUT_LIMIT) {
         return Err(ConfigError::Protected);
     }
-    if name == OUTPUT_LIMIT {
-        return parse_output_limit(&shared.settings, value);
-    }
-    if name == EVENTS {
-        let events: KeyspaceEvents = std::str::from_utf8(quote(value, usize::MAX))
-            .map_err(|_| ConfigError::EventClass)?
-            .parse()
-            .map_err(|UnknownEventClass { .. }| ConfigError::EventClass)?;
-        return Ok(vec![(
-            &shared.settings.keyspace_events,
-            events.bits().into(),
-        )]);
-    }
-    if let Some(number) = number {
-        let parsed = parse_number(number, value)?;
-        return Ok(vec![((number.setting)(&shared.settings), parsed)]);
+    if is_live(name) {
+        return check_live(&shared.settings, name, value);
     }
     if let Some(fixed) = FIXED.iter().find(|fixed| fixed.name == name) {
         return match fixed.value.as_bytes() == value {
@@ -464,6 +454,54 @@ fn check<'a>(
         Ok(Vec::new())
     } else {
         Err(ConfigError::Immutable)
+    }
+}
+
+/// Checks a parameter that has an effect.
+fn check_live<'a>(
+    settings: &'a LiveSettings,
+    name: &str,
+    value: &[u8],
+) -> Result<Vec<CheckedChange<'a>>, ConfigError> {
+    if name == OUTPUT_LIMIT {
+        return parse_output_limit(settings, value);
+    }
+    if let Some(number) = NUMBERS.iter().find(|number| number.name == name) {
+        let parsed = parse_number(number, value)?;
+        return Ok(vec![((number.setting)(settings), parsed)]);
+    }
+    let events: KeyspaceEvents = std::str::from_utf8(quote(value, usize::MAX))
+        .map_err(|_| ConfigError::EventClass)?
+        .parse()
+        .map_err(|UnknownEventClass { .. }| ConfigError::EventClass)?;
+    Ok(vec![(&settings.keyspace_events, events.bits().into())])
+}
+
+/// Sets the parameters that the server starts with. A later value of a parameter replaces an earlier one.
+pub(crate) fn apply(settings: &LiveSettings, parameters: &[LiveParameter]) {
+    for parameter in parameters {
+        // They were checked when they were parsed.
+        let changes = check_live(settings, &parameter.name, parameter.value.as_bytes());
+        for (setting, value) in changes.unwrap_or_default() {
+            setting.store(value, Ordering::Relaxed);
+        }
+    }
+    settings.note_slow_thresholds();
+}
+
+impl FromStr for LiveParameter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LiveParameter, String> {
+        let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+        let name = name.to_ascii_lowercase();
+        if !is_live(&name) {
+            return Err(format!("CONFIG SET cannot change a parameter {name:?}"));
+        }
+        let settings = LiveSettings::new(1, &ServerOptions::default());
+        check_live(&settings, &name, value.as_bytes()).map_err(|why| format!("{name}: {why}"))?;
+        let value = value.to_owned();
+        Ok(LiveParameter { name, value })
     }
 }
 

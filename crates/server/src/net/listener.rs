@@ -25,8 +25,8 @@ use super::unix_socket::{BoundSocket, as_stream};
 use super::worker::{WAKE, Worker};
 use super::worker_pool::{WorkerHandle, WorkerMsg, WorkerPool};
 use crate::admin;
-use crate::commands::function_load;
 use crate::commands::memcached::state::MemcachedState;
+use crate::commands::{config, function_load};
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::functions::FunctionRegistry;
@@ -273,6 +273,7 @@ impl Server {
             memcached: MemcachedState::new(spoken),
             pool,
         };
+        config::apply(&parts.shared.settings, &self.options.parameters);
         std::thread::scope(|scope| {
             let parts = &parts;
             let _none_without_all = ShutdownOnPanic(pool);
