@@ -30,6 +30,27 @@ pub enum UpdateDecision {
     Delete,
 }
 
+impl UpdateDecision {
+    /// The value that the decision stores, if it stores one.
+    #[must_use]
+    pub fn value(&self) -> Option<Value<'_>> {
+        match self {
+            UpdateDecision::Put {
+                bytes,
+                expires_ms,
+                flags,
+                kind,
+            } => Some(Value {
+                bytes,
+                expires_ms: *expires_ms,
+                flags: *flags,
+                kind: *kind,
+            }),
+            UpdateDecision::Keep | UpdateDecision::Delete => None,
+        }
+    }
+}
+
 /// Writes that a read may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadView {

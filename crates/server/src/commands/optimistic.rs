@@ -70,26 +70,8 @@ impl TouchedKey {
     }
 }
 
-/// The value that a change stores, if it stores one.
-fn value_of(change: &UpdateDecision) -> Option<Value<'_>> {
-    match change {
-        UpdateDecision::Put {
-            bytes,
-            expires_ms,
-            flags,
-            kind,
-        } => Some(Value {
-            bytes,
-            expires_ms: *expires_ms,
-            flags: *flags,
-            kind: *kind,
-        }),
-        _ => None,
-    }
-}
-
 fn apply(change: &UpdateDecision, ops: &mut dyn Ops, key: Key<'_>) -> Result<(), Error> {
-    match (change, value_of(change)) {
+    match (change, change.value()) {
         (_, Some(value)) => ops.put(key, value).map(|_| ()),
         (UpdateDecision::Delete, _) => ops.delete(key).map(|_| ()),
         _ => Ok(()),
@@ -276,7 +258,7 @@ impl OptimisticOps<'_> {
     /// The value that the body has stored for `key`: `None` if the body has not changed the key, `Some(None)` if it has
     /// deleted it.
     fn changed_value(&self, key: Key<'_>) -> Option<Option<(ValueMeta, &[u8])>> {
-        let value = value_of(self.changed(key)?);
+        let value = self.changed(key)?.value();
         let value = value.filter(|v| v.expires_ms == 0 || v.expires_ms > self.session.now_ms());
         Some(value.map(|value| {
             let meta = ValueMeta {
@@ -295,7 +277,8 @@ impl OptimisticOps<'_> {
     /// # Errors
     /// [`Error::ValueTooLong`], or [`Error::GroupTooLong`] if the touched keys use too much memory.
     fn change(&mut self, key: Key<'_>, change: UpdateDecision) -> Result<(), Error> {
-        let bytes_of = |change| value_of(change).map_or(0, |value| value.bytes.len());
+        let bytes_of =
+            |change: &UpdateDecision| change.value().map_or(0, |value| value.bytes.len());
         let new = bytes_of(&change);
         if new > self.value_bytes_max {
             return Err(Error::ValueTooLong {

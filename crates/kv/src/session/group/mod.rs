@@ -547,21 +547,10 @@ fn member_header(key: Key<'_>, change: &UpdateDecision) -> RecordHeader {
 }
 
 fn draft_of<'a>(key: Key<'a>, change: &'a UpdateDecision) -> NewRecord<'a> {
-    let value = match change {
-        UpdateDecision::Put {
-            bytes,
-            expires_ms,
-            flags,
-            kind,
-        } => Some(Value {
-            bytes,
-            expires_ms: *expires_ms,
-            flags: *flags,
-            kind: *kind,
-        }),
-        _ => None,
-    };
-    NewRecord { key, value }
+    NewRecord {
+        key,
+        value: change.value(),
+    }
 }
 
 impl<M: Medium> GroupOps<'_, M> {
