@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
-use super::histogram::{Durations, Histogram};
+use super::histogram::{Durations, Histogram, add};
 use crate::lock::lock;
 
 /// Numbers of commands are lower than this. Number 0 is no command.
@@ -45,12 +45,6 @@ struct CommandCells {
     rejected: AtomicU64,
     failed: AtomicU64,
     times: OnceLock<Box<Histogram>>,
-}
-
-/// Adds to a counter that only this thread writes.
-#[inline]
-fn add(counter: &AtomicU64, by: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
 }
 
 /// The figures of all commands on one thread.

@@ -40,12 +40,20 @@ fn highest_of(bucket: usize) -> u64 {
     ((first + 1) << shift) - 1
 }
 
+/// Adds to a counter that only this thread writes.
+#[inline]
+pub(super) fn add(counter: &AtomicU64, by: u64) {
+    counter.store(
+        counter.load(Ordering::Relaxed).wrapping_add(by),
+        Ordering::Relaxed,
+    );
+}
+
 impl Histogram {
     /// Records `count` durations of `ns` nanoseconds. Only the thread that owns the histogram may call this.
     #[inline]
     pub(crate) fn record(&self, ns: u64, count: u64) {
-        let bucket = &self.0[bucket_of(ns)];
-        bucket.store(bucket.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+        add(&self.0[bucket_of(ns)], count);
     }
 
     /// Removes all durations. Only the thread that owns the histogram may call this.

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::histogram::{Durations, Histogram};
+use super::histogram::{Durations, Histogram, add};
 
 /// Limits of the buckets that [`LatencyTotals::octaves_secs`] returns, as powers of two of nanoseconds: 1 microsecond to
 /// 34 seconds.
@@ -27,11 +27,7 @@ impl LatencyHistogram {
     pub(crate) fn record(&self, time: Duration, requests: u64) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.times.record(ns, requests);
-        // One thread writes, so a load and a store lose nothing.
-        let sum_ns = self.sum_ns.load(Ordering::Relaxed);
-        let more = ns.saturating_mul(requests);
-        self.sum_ns
-            .store(sum_ns.wrapping_add(more), Ordering::Relaxed);
+        add(&self.sum_ns, ns.saturating_mul(requests));
     }
 }
 
