@@ -29,6 +29,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farbank_store::StoreHealth;
+
 use self::http::{Request, Response};
 use crate::state::shared::ServerShared;
 
@@ -107,16 +109,16 @@ fn answer(shared: &ServerShared<'_>, request: &Request, peer: SocketAddr) -> Res
         },
         "/status.json" => Response::text(200, JSON, status::json(shared, shows_keys)),
         "/healthz" => verdict(shared.poisoned.get().cloned()),
-        "/readyz" => verdict(unready(shared)),
+        "/readyz" => verdict(unready(shared, &shared.store.health())),
         _ => Response::text(404, TEXT, "not found; see / and /metrics\n".into()),
     };
     response.without_body(request.method == "HEAD")
 }
 
 /// Why the server accepts no writes now.
-fn unready(shared: &ServerShared<'_>) -> Option<String> {
+fn unready(shared: &ServerShared<'_>, health: &StoreHealth) -> Option<String> {
     let poisoned = shared.poisoned.get().cloned();
-    poisoned.or_else(|| shared.store.health().file.map(|file| file.text.to_string()))
+    poisoned.or_else(|| Some(health.file.as_ref()?.text.to_string()))
 }
 
 fn verdict(problem: Option<String>) -> Response {

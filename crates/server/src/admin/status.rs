@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::figures;
+use super::{figures, unready};
 use crate::state::shared::ServerShared;
 use crate::stats::hot_keys::HotKey;
 
@@ -16,15 +16,13 @@ pub(super) fn json(shared: &ServerShared<'_>, shows_keys: bool) -> String {
         .collect();
     let hot_keys = shows_keys.then(|| shared.counters.hot_keys());
     let hot_keys = hot_keys.map(|keys| keys.iter().map(hot_key).collect::<Vec<_>>());
-    let problem = shared.poisoned.get().map(String::as_str);
-    let problem = problem.or(health.file.as_ref().map(|file| &*file.text));
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pool": shared.options.pool,
         "medium": caps.kind.name(),
         "survives": caps.survives,
         "health": health.word(),
-        "problem": problem.or(health.growth_error.as_deref()),
+        "problem": unready(shared, &health).or_else(|| health.growth_error.as_deref().map(str::to_owned)),
         "figures": figures,
         "keys": read.keys.iter().map(|(db, keys)| json!([db, keys])).collect::<Vec<_>>(),
         "latency_us": read.latency.buckets_us(),
