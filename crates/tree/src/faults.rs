@@ -5,7 +5,7 @@
 use farbank_pm::fault::NamedFault;
 
 /// All faults of the tree.
-pub const ALL: [NamedFault; 13] = [
+pub const ALL: [NamedFault; 14] = [
     NamedFault {
         name: "tree.torn_is_absent",
         description: "a lookup that reads a torn entry reports that the key is absent",
@@ -16,6 +16,12 @@ pub const ALL: [NamedFault; 13] = [
         name: "tree.range_trusts_parent",
         description: "a range uses the leaves of a cached parent without checking for splits",
         source: "Sherman's published code (thustorage/Sherman#18)",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.swap_uncompared",
+        description: "a compare-and-swap does not compare the value under the lock",
+        source: "conditional.rs",
         shows_in: None,
     },
     NamedFault {

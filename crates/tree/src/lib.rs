@@ -22,6 +22,7 @@
 //! Each line uses only those below it.
 //! ```text
 //!   cluster  sim_test                           a tree over TCP without futures; trials
+//!   conditional                                 compare-and-swap
 //!   value_blocks  cache_warmup                  byte values; a cache as after a long run
 //!   ops  range                                  the operations of a client
 //!   split  merge                                growth and shrinking
@@ -78,6 +79,7 @@ mod cache_warmup;
 mod chunk_pool;
 mod client;
 mod cluster;
+mod conditional;
 mod config;
 mod error;
 pub mod faults;
@@ -109,6 +111,7 @@ pub use cluster::{
     Cluster, ClusterError, ClusterInfo, ClusterSettings, ClusterStats, KeyValue, TreeDescriptor,
     TreeSettings,
 };
+pub use conditional::CasOutcome;
 pub use config::{Config, HOST_LOCKS_MAX, LocalLockMode, LockPlacement, ReleasePolicy, ValueMode};
 pub use error::TreeError;
 pub use key::{KEY_BYTES_MAX, Key};

@@ -21,6 +21,16 @@ pub(crate) struct LockedNode {
     pub(crate) unknown_above: bool,
 }
 
+impl LockedNode {
+    /// Returns the word in the entry of `key`.
+    pub(crate) fn word(&self, key: &Key) -> Option<u64> {
+        let entry = self.found.page.find(key);
+        entry
+            .expect("a locked leaf is not torn")
+            .map(|(_, word)| word)
+    }
+}
+
 impl<F: Fabric> Client<F> {
     /// Locks and reads the leaf for `key`.
     pub(crate) async fn lock_leaf(&self, key: &Key) -> Result<LockedNode, TreeError> {

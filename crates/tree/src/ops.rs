@@ -43,11 +43,17 @@ impl<F: Fabric> Client<F> {
     /// Sets the value of `key`. Returns the old value. On `Ok`, every later read of any client sees the new value.
     pub async fn insert(&self, key: impl Into<Key>, value: u64) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
-        if self.config().layout.format == NodeFormat::Paper && value == 0 {
-            return Err(TreeError::Reserved);
-        }
+        self.check_word(value)?;
         self.put(self.fitting(key.into())?, NewValue::Word(value))
             .await
+    }
+
+    /// Checks that `value` can be in a node.
+    pub(crate) fn check_word(&self, value: u64) -> Result<(), TreeError> {
+        match self.config().layout.format == NodeFormat::Paper && value == 0 {
+            true => Err(TreeError::Reserved),
+            false => Ok(()),
+        }
     }
 
     /// Sets the value of `key`. Returns the word that its entry had.
@@ -91,7 +97,16 @@ impl<F: Fabric> Client<F> {
 
     /// Removes `key`. Returns the word that its entry had.
     pub(crate) async fn take_out(&self, key: &Key) -> Result<Option<u64>, TreeError> {
-        let mut locked = self.lock_leaf(key).await?;
+        let locked = self.lock_leaf(key).await?;
+        self.take_out_locked(locked, key).await
+    }
+
+    /// Like [`Client::take_out`], with the leaf locked. Releases the lock.
+    pub(crate) async fn take_out_locked(
+        &self,
+        mut locked: LockedNode,
+        key: &Key,
+    ) -> Result<Option<u64>, TreeError> {
         let page = &mut locked.found.page;
         let old = page.find(key).expect("a locked leaf is not torn");
         let Some((slot, value)) = old else {

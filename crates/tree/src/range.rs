@@ -1,7 +1,8 @@
 //! Range queries (Sherman, section 4.4): they read many leaves at once and miss none.
 //!
-//! The leaves below a cached parent are read together. Each must begin where the one before it ended. If a leaf was
-//! split, merged or moved, the query continues by siblings. A range is not atomic: a key that is inserted or removed
+//! The leaves below a cached parent are read together. Each must begin where the one before it ended; in a descending
+//! range, end where the one before it began. If a leaf was split, merged or moved, the query searches the leaf for its next
+//! key. A range is not atomic: a key that is inserted or removed
 //! meanwhile may or may not be in the result, but every other key is.
 //!
 //! A read slower than the version window (`layout`) is discarded and repeated. Many simultaneous reads through a
@@ -18,10 +19,57 @@ use farbank_pm::fault;
 use crate::client::{Client, FetchedNode};
 use crate::error::TreeError;
 use crate::key::Key;
-use crate::page::{NodeEntry, NodePage, NodeState};
+use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
 
 /// Assumed fill of leaves in percent, for the estimate of the number of leaves needed.
 const FILLED: usize = 70;
+
+/// Order of the keys of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// Ascending.
+    Up,
+    /// Descending.
+    Down,
+}
+
+impl Direction {
+    /// Returns the key of `bytes` bytes that follows `key`, if there is one.
+    pub(crate) fn next(self, key: &Key, bytes: usize) -> Option<Key> {
+        match self {
+            Direction::Up => key.next(bytes),
+            Direction::Down => (!key.is_empty()).then(|| key.previous(bytes)),
+        }
+    }
+
+    /// Returns the key with which a range continues after the leaf with `head`.
+    fn after_leaf(self, head: NodeHeader, bytes: usize) -> Option<Key> {
+        match self {
+            Direction::Up => head.highest,
+            Direction::Down => self.next(&head.lowest, bytes),
+        }
+    }
+
+    /// Returns whether all keys of a leaf with `head` come after `key`.
+    fn is_later(self, head: &NodeHeader, key: &Key) -> bool {
+        match self {
+            Direction::Up => head.lowest > *key,
+            Direction::Down => head.highest.as_ref().is_some_and(|highest| highest <= key),
+        }
+    }
+
+    /// Adds those of the sorted `entries` of a leaf to `found` that are in a range from `key` on.
+    fn take(self, entries: Vec<NodeEntry>, key: &Key, found: &mut Vec<(Key, u64)>) {
+        let pair = |entry: NodeEntry| (entry.key, entry.value);
+        let entries = entries.into_iter();
+        match self {
+            Direction::Up => found.extend(entries.filter(|entry| entry.key >= *key).map(pair)),
+            Direction::Down => {
+                found.extend(entries.rev().filter(|entry| entry.key <= *key).map(pair));
+            }
+        }
+    }
+}
 
 impl<F: Fabric> Client<F> {
     /// Returns the first `count` keys from `from` on, with their values, sorted by key.
@@ -31,12 +79,25 @@ impl<F: Fabric> Client<F> {
         count: usize,
     ) -> Result<Vec<(Key, u64)>, TreeError> {
         self.values_are(false)?;
-        self.words(&self.fitting(from.into())?, count).await
+        let from = self.fitting(from.into())?;
+        self.words(Direction::Up, &from, count).await
     }
 
-    /// Returns the first `count` keys from `from` on, with the words in their entries.
+    /// Returns the last `count` keys up to `from`, with their values, the greatest key first.
+    pub async fn range_down(
+        &self,
+        from: impl Into<Key>,
+        count: usize,
+    ) -> Result<Vec<(Key, u64)>, TreeError> {
+        self.values_are(false)?;
+        let from = self.fitting(from.into())?;
+        self.words(Direction::Down, &from, count).await
+    }
+
+    /// Returns the first `count` keys from `from` on in `direction`, with the words in their entries.
     pub(crate) async fn words(
         &self,
+        direction: Direction,
         from: &Key,
         count: usize,
     ) -> Result<Vec<(Key, u64)>, TreeError> {
@@ -45,12 +106,14 @@ impl<F: Fabric> Client<F> {
         let mut next = from.clone();
         while found.len() < count {
             if ahead.is_empty() {
-                ahead = self.read_ahead(&next, count - found.len()).await?;
+                ahead = self
+                    .read_ahead(direction, &next, count - found.len())
+                    .await?;
             }
             let leaf = match ahead.pop() {
                 Some(leaf) if is_leaf_for(&leaf.page, &next) => leaf,
                 Some(leaf) if fault!("tree.range_trusts_parent") => leaf,
-                Some(leaf) if leaf.page.head().lowest > next => {
+                Some(leaf) if direction.is_later(&leaf.page.head(), &next) => {
                     // The leaf before it was late, torn or not in the cached parent.
                     ahead.push(leaf);
                     self.leaf(&next).await?
@@ -60,14 +123,13 @@ impl<F: Fabric> Client<F> {
                     self.leaf(&next).await?
                 }
             };
-            let entries = match leaf.page.sorted() {
-                Ok(entries) => entries,
+            let (head, entries) = match leaf.page.sorted() {
+                Ok(entries) => (leaf.page.head(), entries),
                 Err(_) => self.whole(leaf.at, &next).await?,
             };
-            let wanted = entries.into_iter().filter(|entry| entry.key >= next);
-            found.extend(wanted.map(|entry| (entry.key, entry.value)));
-            match leaf.page.head().highest {
-                Some(highest) => next = highest,
+            direction.take(entries, &next, &mut found);
+            match direction.after_leaf(head, self.config().layout.key_bytes) {
+                Some(key) => next = key,
                 None => break,
             }
         }
@@ -75,13 +137,18 @@ impl<F: Fabric> Client<F> {
         Ok(found)
     }
 
-    /// Reads the leaves that a cached parent has from `key` on, as many as `count` keys may need. The result is in
-    /// reverse order.
-    async fn read_ahead(&self, key: &Key, count: usize) -> Result<Vec<FetchedNode>, TreeError> {
+    /// Reads the leaves that a cached parent has from `key` on in `direction`, as many as `count` keys may need. The result
+    /// is in reverse order.
+    async fn read_ahead(
+        &self,
+        direction: Direction,
+        key: &Key,
+        count: usize,
+    ) -> Result<Vec<FetchedNode>, TreeError> {
         let layout = self.config().layout;
         let filled = (layout.entries() * FILLED / 100).max(1);
         let at_once = self.leaf_window().leaves();
-        let leaves = (count.div_ceil(filled) + 1).min(at_once);
+        let wanted = (count.div_ceil(filled) + 1).min(at_once);
         let kept = self.cache().find(1, key);
         let Some((_, parent)) = kept else {
             return Ok(Vec::new());
@@ -89,15 +156,19 @@ impl<F: Fabric> Client<F> {
         let Ok(entries) = parent.sorted() else {
             return Ok(Vec::new());
         };
-        let before = entries.partition_point(|entry| entry.key <= *key);
-        let first = match before {
-            0 => parent.head().low,
-            _ => GAddr(entries[before - 1].value),
-        };
-        let rest = entries[before..].iter().map(|entry| GAddr(entry.value));
-        let reads: Vec<_> = std::iter::once(first)
-            .chain(rest)
-            .take(leaves)
+        let own = entries.partition_point(|entry| entry.key <= *key);
+        let mut leaves = vec![parent.head().low];
+        leaves.extend(entries.iter().map(|entry| GAddr(entry.value)));
+        match direction {
+            Direction::Up => drop(leaves.drain(..own)),
+            Direction::Down => {
+                leaves.truncate(own + 1);
+                leaves.reverse();
+            }
+        }
+        let reads: Vec<_> = leaves
+            .into_iter()
+            .take(wanted)
             .map(|at| (at, self.fabric().verb(Verb::read(at, layout.node_bytes))))
             .collect();
         let (asked, posted) = (reads.len(), self.fabric().now());
@@ -152,8 +223,9 @@ impl<F: Fabric> Client<F> {
         reads.into_iter().filter_map(answered).collect()
     }
 
-    /// Returns the entries of a leaf, after a first read found one torn.
-    async fn whole(&self, at: GAddr, key: &Key) -> Result<Vec<NodeEntry>, TreeError> {
+    /// Returns the header and the entries of the leaf for `key`, after a first read at `at` found an entry torn. The leaf
+    /// may have been split meanwhile.
+    async fn whole(&self, at: GAddr, key: &Key) -> Result<(NodeHeader, Vec<NodeEntry>), TreeError> {
         loop {
             self.note(|op| op.read_retries += 1);
             let found = self.read(at).await?;
@@ -162,7 +234,7 @@ impl<F: Fabric> Client<F> {
                 false => self.leaf(key).await?,
             };
             if let Ok(entries) = found.page.sorted() {
-                return Ok(entries);
+                return Ok((found.page.head(), entries));
             }
         }
     }

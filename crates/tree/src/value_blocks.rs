@@ -30,6 +30,7 @@ use crate::config::Config;
 use crate::error::TreeError;
 use crate::key::Key;
 use crate::ops::NewValue;
+use crate::range::Direction;
 
 /// Number of entries of a range whose blocks are read at once.
 const PIECE: usize = 64;
@@ -78,12 +79,8 @@ impl<F: Fabric> Client<F> {
 
     /// Sets the value of `key`. Returns whether it had one. On `Ok`, every later read of any client sees the new value.
     pub async fn insert_bytes(&self, key: impl Into<Key>, value: &[u8]) -> Result<bool, TreeError> {
-        let most = self.values_are(true)?;
+        self.check_bytes(value)?;
         let key = self.fitting(key.into())?;
-        if value.len() > most {
-            let bytes = value.len();
-            return Err(TreeError::ValueTooLong { bytes, most });
-        }
         let old = self.put(key, NewValue::Bytes(value)).await?;
         Ok(old.map(|word| self.free_block(BlockRef(word))).is_some())
     }
@@ -94,25 +91,30 @@ impl<F: Fabric> Client<F> {
         key: impl Into<Key>,
         value: &[u8],
     ) -> Result<bool, TreeError> {
-        let most = self.values_are(true)?;
+        self.check_bytes(value)?;
         let key = self.fitting(key.into())?;
-        if value.len() > most {
-            let bytes = value.len();
-            return Err(TreeError::ValueTooLong { bytes, most });
-        }
         let locked = self.lock_leaf(&key).await?;
-        if locked
-            .found
-            .page
-            .find(&key)
-            .expect("a locked leaf is not torn")
-            .is_some()
-        {
+        if locked.word(&key).is_some() {
             self.unlock(locked.held).await?;
             return Ok(false);
         }
         self.put_locked(locked, key, NewValue::Bytes(value)).await?;
         Ok(true)
+    }
+
+    /// Checks that values are out of line, and that `value` is not too long.
+    pub(crate) fn check_bytes(&self, value: &[u8]) -> Result<(), TreeError> {
+        let (bytes, most) = (value.len(), self.values_are(true)?);
+        match bytes <= most {
+            true => Ok(()),
+            false => Err(TreeError::ValueTooLong { bytes, most }),
+        }
+    }
+
+    /// Returns the value in the block `name`, while the leaf that refers to it is locked: nothing replaces it.
+    pub(crate) async fn value_under_lock(&self, name: BlockRef) -> Result<Vec<u8>, TreeError> {
+        let bytes = self.read_block(name).await?;
+        value_in(name, &bytes).ok_or(TreeError::Damaged { at: name.at() })
     }
 
     /// Removes `key`. Returns whether it was present.
@@ -130,17 +132,38 @@ impl<F: Fabric> Client<F> {
         from: impl Into<Key>,
         count: usize,
     ) -> Result<Vec<(Key, Vec<u8>)>, TreeError> {
+        self.range_bytes_in(Direction::Up, from.into(), count).await
+    }
+
+    /// Returns the last `count` keys up to `from`, with their values, the greatest key first. The result is not atomic:
+    /// see [`Client::range`].
+    pub async fn range_bytes_down(
+        &self,
+        from: impl Into<Key>,
+        count: usize,
+    ) -> Result<Vec<(Key, Vec<u8>)>, TreeError> {
+        self.range_bytes_in(Direction::Down, from.into(), count)
+            .await
+    }
+
+    /// Returns the first `count` keys from `from` on in `direction`, with their values.
+    pub(crate) async fn range_bytes_in(
+        &self,
+        direction: Direction,
+        from: Key,
+        count: usize,
+    ) -> Result<Vec<(Key, Vec<u8>)>, TreeError> {
         self.values_are(true)?;
-        let mut next = self.fitting(from.into())?;
+        let mut next = self.fitting(from)?;
         let mut found = Vec::new();
         while found.len() < count {
             let piece = PIECE.min(count - found.len());
             let posted = self.fabric().now();
-            let words = self.words(&next, piece).await?;
+            let words = self.words(direction, &next, piece).await?;
             let last = words.last().map(|(key, _)| key.clone());
             let all = words.len() < piece;
             self.values_of(words, posted, &mut found).await?;
-            let after = last.and_then(|key| key.next(self.config().layout.key_bytes));
+            let after = last.and_then(|key| direction.next(&key, self.config().layout.key_bytes));
             match after {
                 Some(key) if !all => next = key,
                 _ => break,

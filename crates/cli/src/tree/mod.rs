@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, value_parser};
 use farbank_tree::{
-    Cluster, ClusterError, ClusterSettings, TreeError, TreeSettings, VALUE_BYTES_MAX,
+    CasOutcome, Cluster, ClusterError, ClusterSettings, TreeError, TreeSettings, VALUE_BYTES_MAX,
 };
 
 use crate::common::output::write_bytes_or_end;
@@ -25,8 +25,8 @@ const EXAMPLES: &str = "\
 Keys and values are bytes. A tree has a maximum length of keys, at most 1 KiB, that is chosen at its creation; each entry
 takes this much. Values have at most 131056 bytes.
 
-Exit status: 0 on success; 1 if the command failed, or get or delete found no key, or put --if-absent found one; 2 if the
-command line is wrong.
+Exit status: 0 on success; 1 if the command failed, or get or delete found no key, or the condition of --if-absent or
+--if-value was not met; 2 if the command line is wrong.
 
 Examples:
   head -c 32 /dev/urandom > key
@@ -37,7 +37,11 @@ Examples:
   farbank tree create $cluster
   farbank tree put $cluster greeting hello
   farbank tree get $cluster greeting
+  farbank tree put $cluster greeting goodbye --if-value hello
+      a compare-and-swap
   farbank tree scan $cluster --from a --to n --count 10 --json
+  farbank tree scan $cluster --reverse --count 1
+      the greatest key
   seq 1000 | sed 's/.*/key&\\tvalue&/' | farbank tree load $cluster
       a key, a tab and a value in each line
   farbank tree stat $cluster --keys";
@@ -48,12 +52,12 @@ Examples:
 pub(crate) enum TreeCommand {
     /// Create an empty tree.
     Create(TreeCreateArgs),
-    /// Print the value of a key.
-    Get(KeyArgs),
+    /// Print the values of keys.
+    Get(GetArgs),
     /// Set the value of a key.
     Put(PutArgs),
     /// Remove a key.
-    Delete(KeyArgs),
+    Delete(DeleteArgs),
     /// Print keys and values in the order of the keys.
     Scan(ScanArgs),
     /// Set the values of many keys.
@@ -102,11 +106,24 @@ pub(crate) struct TreeCreateArgs {
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct KeyArgs {
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// The keys. Each value is printed on a line.
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<OsString>,
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DeleteArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
     /// The key.
     key: OsString,
+    /// Remove the key only if it has this value. Exits with 1 if it has another one.
+    #[arg(long, value_name = "VALUE")]
+    if_value: Option<OsString>,
 }
 
 #[derive(Args)]
@@ -119,8 +136,11 @@ pub(crate) struct PutArgs {
     /// The value. "-" reads it from standard input.
     value: OsString,
     /// Set the value only if the key has none. Exits with 1 if it has one.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "if_value")]
     if_absent: bool,
+    /// Set the value only if the key has this value. Exits with 1 if it has another one, or none.
+    #[arg(long, value_name = "VALUE")]
+    if_value: Option<OsString>,
 }
 
 #[derive(Args)]
@@ -134,6 +154,9 @@ pub(crate) struct ScanArgs {
     /// End of the range: the first key that is not printed.
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
+    /// Start with the last key of the range and go down.
+    #[arg(long)]
+    reverse: bool,
     /// Maximum number of keys.
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     count: u64,
@@ -157,9 +180,9 @@ impl TreeCommand {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             TreeCommand::Create(create) => create.run(),
-            TreeCommand::Get(get) => get.get(),
+            TreeCommand::Get(get) => get.run(),
             TreeCommand::Put(put) => put.run(),
-            TreeCommand::Delete(delete) => delete.delete(),
+            TreeCommand::Delete(delete) => delete.run(),
             TreeCommand::Scan(scan) => scan.run(),
             TreeCommand::Load(load) => load.run(),
             TreeCommand::Stat(stat) => stat.run(),
@@ -228,41 +251,48 @@ impl TreeCreateArgs {
     }
 }
 
-impl KeyArgs {
-    fn get(self) -> Result<(), Failure> {
+impl GetArgs {
+    fn run(self) -> Result<(), Failure> {
         let cluster = self.cluster.connect()?;
-        let value = cluster.get(self.key.as_bytes()).map_err(failed)?;
-        if self.cluster.json {
-            let text = value.as_deref().map(json::text);
-            print_json(
-                &serde_json::json!({ "key": json::text(self.key.as_bytes()), "value": text }),
-            );
-        }
-        match value {
-            None => Err(not_done(self.absent(), self.cluster.json)),
-            Some(value) if !self.cluster.json => {
-                write_bytes_or_end(&[&value, b"\n"]);
-                Ok(())
+        let keys = self.keys.iter().map(|key| key.as_bytes().to_vec());
+        let values = cluster.get_all(keys.collect()).map_err(failed)?;
+        let mut done = Ok(());
+        for (key, value) in self.keys.iter().zip(values) {
+            if self.cluster.json {
+                let text = value.as_deref().map(json::text);
+                let key = json::text(key.as_bytes());
+                print_json(&serde_json::json!({ "key": key, "value": text }));
+            } else if let Some(value) = &value {
+                write_bytes_or_end(&[value, b"\n"]);
             }
-            Some(_) => Ok(()),
+            if value.is_none() {
+                done = done.and(Err(not_done(absent(key), self.cluster.json)));
+            }
         }
+        done
     }
+}
 
-    fn delete(self) -> Result<(), Failure> {
+impl DeleteArgs {
+    fn run(self) -> Result<(), Failure> {
         let cluster = self.cluster.connect()?;
-        let removed = cluster.delete(self.key.as_bytes()).map_err(failed)?;
+        let key = self.key.as_bytes();
+        let outcome = match &self.if_value {
+            None => match cluster.delete(key).map_err(failed)? {
+                true => CasOutcome::Swapped,
+                false => CasOutcome::Differs(None),
+            },
+            Some(expected) => {
+                let expected = Some(expected.as_bytes());
+                let swap = cluster.compare_and_swap(key, expected, None);
+                swap.map_err(failed)?
+            }
+        };
         if self.cluster.json {
-            let key = json::text(self.key.as_bytes());
-            print_json(&serde_json::json!({ "key": key, "deleted": removed }));
+            let removed = outcome == CasOutcome::Swapped;
+            print_json(&serde_json::json!({ "key": json::text(key), "deleted": removed }));
         }
-        match removed {
-            true => Ok(()),
-            false => Err(not_done(self.absent(), self.cluster.json)),
-        }
-    }
-
-    fn absent(&self) -> String {
-        format!("the tree has no key {:?}", self.key)
+        finish(&self.key, &outcome, self.cluster.json)
     }
 }
 
@@ -274,27 +304,50 @@ impl PutArgs {
         };
         let cluster = self.cluster.connect()?;
         let key = self.key.as_bytes();
-        let (stored, existed) = match self.if_absent {
-            true => {
-                let inserted = cluster.insert_if_absent(key, &value).map_err(failed)?;
-                (inserted, !inserted)
+        let expected = self.if_value.as_deref().map(OsStr::as_bytes);
+        let (outcome, existed) = match (self.if_absent, expected) {
+            (false, None) => {
+                let existed = cluster.put(key, &value).map_err(failed)?;
+                (CasOutcome::Swapped, existed)
             }
-            false => (true, cluster.put(key, &value).map_err(failed)?),
+            (_, expected) => {
+                let swap = cluster.compare_and_swap(key, expected, Some(&value));
+                let outcome = swap.map_err(failed)?;
+                let existed = match &outcome {
+                    CasOutcome::Swapped => expected.is_some(),
+                    CasOutcome::Differs(found) => found.is_some(),
+                };
+                (outcome, existed)
+            }
         };
         if self.cluster.json {
             let object = serde_json::json!({
-                "key": json::text(key), "stored": stored, "existed": existed,
+                "key": json::text(key), "stored": outcome == CasOutcome::Swapped, "existed": existed,
             });
             print_json(&object);
         }
-        match stored {
-            true => Ok(()),
-            false => {
+        match self.if_absent && existed {
+            true => {
                 let text = format!("the tree has the key {:?} already", self.key);
                 Err(not_done(text, self.cluster.json))
             }
+            false => finish(&self.key, &outcome, self.cluster.json),
         }
     }
+}
+
+/// Returns the result of a conditional write, which has been printed as JSON if `is_json`.
+fn finish(key: &OsStr, outcome: &CasOutcome<Vec<u8>>, is_json: bool) -> Result<(), Failure> {
+    let text = match outcome {
+        CasOutcome::Swapped => return Ok(()),
+        CasOutcome::Differs(None) => absent(key),
+        CasOutcome::Differs(Some(_)) => format!("the key {key:?} has another value"),
+    };
+    Err(not_done(text, is_json))
+}
+
+fn absent(key: &OsStr) -> String {
+    format!("the tree has no key {key:?}")
 }
 
 impl ScanArgs {
@@ -302,7 +355,8 @@ impl ScanArgs {
         let cluster = self.cluster.connect()?;
         let from = self.from.as_deref().map(OsStr::as_bytes);
         let to = self.to.as_deref().map(OsStr::as_bytes);
-        scan(&cluster, from, to, self.count, |key, value| {
+        let range = (from, to, self.reverse);
+        scan(&cluster, range, self.count, |key, value| {
             match self.cluster.json {
                 true if self.keys_only => {
                     print_json(&serde_json::json!({ "key": json::text(key) }))
@@ -317,27 +371,27 @@ impl ScanArgs {
     }
 }
 
-/// Calls `each` for at most `count` keys from `from` to before `to`.
+/// Calls `each` for at most `count` keys of a range: from a key to before another, in reverse order if the last part says so.
 fn scan(
     cluster: &Cluster,
-    from: Option<&[u8]>,
-    to: Option<&[u8]>,
+    (from, to, is_reverse): (Option<&[u8]>, Option<&[u8]>, bool),
     count: u64,
     mut each: impl FnMut(&[u8], &[u8]),
 ) -> Result<(), Failure> {
     /// Keys that are in memory at once.
     const PAGE: u64 = 256;
-    let to = to.map_or(Bound::Unbounded, Bound::Excluded);
     let mut last: Option<Vec<u8>> = None;
     let mut left = count;
     while left > 0 {
-        let from = match (&last, from) {
-            (Some(last), _) => Bound::Excluded(last.as_slice()),
-            (None, Some(from)) => Bound::Included(from),
-            (None, None) => Bound::Unbounded,
-        };
+        let reached = last.as_deref().map(Bound::Excluded);
+        let from = from.map_or(Bound::Unbounded, Bound::Included);
+        let to = to.map_or(Bound::Unbounded, Bound::Excluded);
         let wanted = left.min(PAGE);
-        let page = cluster.scan(from, to, wanted as usize).map_err(failed)?;
+        let page = match is_reverse {
+            false => cluster.scan(reached.unwrap_or(from), to, wanted as usize),
+            true => cluster.scan_down(from, reached.unwrap_or(to), wanted as usize),
+        };
+        let page = page.map_err(failed)?;
         for (key, value) in &page {
             each(key, value);
         }
@@ -356,7 +410,7 @@ impl StatArgs {
         let info = cluster.info().map_err(failed)?;
         let (mut keys, mut bytes) = (0_u64, 0_u64);
         if self.keys {
-            scan(&cluster, None, None, u64::MAX, |_, value| {
+            scan(&cluster, (None, None, false), u64::MAX, |_, value| {
                 keys += 1;
                 bytes += value.len() as u64;
             })?;

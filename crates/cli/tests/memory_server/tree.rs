@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farbank_fabric::tcp::SharedKey;
-use farbank_tree::{Cluster, ClusterError, ClusterSettings, TreeSettings};
+use farbank_tree::{CasOutcome, Cluster, ClusterError, ClusterSettings, TreeSettings};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -160,10 +160,56 @@ fn the_commands_of_the_help_do_what_it_says() {
     );
     let expected: String = (500..800).map(|n| format!("key{n:05}\n")).collect();
     assert_eq!(some, expected);
+    let down = [
+        "--from",
+        "key00100",
+        "--to",
+        "key01100",
+        "--reverse",
+        "--count",
+        "900",
+        "--keys-only",
+    ];
+    let expected: String = (200..1100).rev().map(|n| format!("key{n:05}\n")).collect();
+    assert_eq!(servers.print("scan", &down), expected);
+    assert!(
+        servers
+            .print("scan", &["--reverse", "--count", "1"])
+            .starts_with("other\t")
+    );
     let bad = servers.load("a\tb\nno tab\n");
     assert_eq!(bad.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&bad.stderr).contains("line 2: there is no tab"));
 
+    let several = ["key00007", "other", "key01999"];
+    assert_eq!(
+        servers.print("get", &several),
+        "value 7\nb\u{e9}\nvalue 1999\n"
+    );
+    servers.fail("get", &["key00007", "none"], 1, "no key \"none\"");
+
+    servers.fail(
+        "put",
+        &["greeting", "x", "--if-value", "y"],
+        1,
+        "another value",
+    );
+    servers.fail(
+        "put",
+        &["none", "x", "--if-value", "y"],
+        1,
+        "no key \"none\"",
+    );
+    servers.print("put", &["greeting", "goodbye", "--if-value", "hello"]);
+    assert_eq!(servers.print("get", &["greeting"]), "goodbye\n");
+    servers.fail(
+        "delete",
+        &["greeting", "--if-value", "hello"],
+        1,
+        "another value",
+    );
+    servers.print("delete", &["greeting", "--if-value", "goodbye"]);
+    servers.print("put", &["greeting", "hello"]);
     servers.print("delete", &["greeting"]);
     servers.fail("delete", &["greeting"], 1, "no key");
     let stat = servers.print("stat", &["--keys", "--json"]);
@@ -209,6 +255,14 @@ fn keys_and_values_of_any_bytes_and_of_the_maximum_length_are_kept() {
     use std::ops::Bound::Unbounded;
     let found = cluster.scan(Unbounded, Unbounded, usize::MAX).unwrap();
     assert!(found.iter().map(|(key, _)| key).eq(&keys));
+    let mut down = cluster.scan_down(Unbounded, Unbounded, usize::MAX).unwrap();
+    down.reverse();
+    assert_eq!(down, found);
+    use std::ops::Bound::{Excluded, Included};
+    let from_zero = Included(&b"\0"[..]);
+    let below_a = cluster.scan_down(from_zero, Excluded(b"a\0\0"), 9).unwrap();
+    let below_a: Vec<_> = below_a.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(below_a, [keys[3].clone(), keys[2].clone(), keys[1].clone()]);
     let error = cluster.put(&[1; 1025], b"").unwrap_err();
     assert!(
         error
@@ -222,6 +276,56 @@ fn keys_and_values_of_any_bytes_and_of_the_maximum_length_are_kept() {
         assert!(cluster.delete(key).unwrap());
     }
     assert_eq!(cluster.scan(Unbounded, Unbounded, 9).unwrap(), []);
+}
+
+#[test]
+fn counters_that_many_clients_change_by_compare_and_swap_lose_no_step() {
+    const CLIENTS: u64 = 4;
+    const STEPS: u64 = 60;
+    let servers = TwoServers::start();
+    servers.cluster().create(&TreeSettings::default()).unwrap();
+    let step = |cluster: &Cluster, key: &[u8]| {
+        let mut seen = None;
+        loop {
+            let count = seen.as_ref().map_or(0, |value: &Vec<u8>| value.len());
+            // The value of a counter is as long as its count, so that its block changes its size.
+            let next = vec![b'+'; count + 1];
+            match cluster
+                .compare_and_swap(key, seen.as_deref(), Some(&next))
+                .unwrap()
+            {
+                CasOutcome::Swapped => break,
+                CasOutcome::Differs(found) => seen = found,
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            let (servers, step) = (&servers, &step);
+            scope.spawn(move || {
+                let cluster = servers.cluster();
+                for n in 0..STEPS {
+                    step(&cluster, if n % 2 == 0 { b"even" } else { b"odd" });
+                }
+            });
+        }
+    });
+    let cluster = servers.cluster();
+    let keys = vec![b"odd".to_vec(), b"even".to_vec(), b"none".to_vec()];
+    let counts: Vec<_> = cluster.get_all(keys).unwrap();
+    let expected = vec![b'+'; (CLIENTS * STEPS / 2) as usize];
+    assert_eq!(
+        counts,
+        [Some(expected.clone()), Some(expected.clone()), None]
+    );
+    let removed = cluster
+        .compare_and_swap(b"odd", Some(&expected), None)
+        .unwrap();
+    assert_eq!(removed, CasOutcome::Swapped);
+    let again = cluster
+        .compare_and_swap(b"odd", Some(&expected), None)
+        .unwrap();
+    assert_eq!(again, CasOutcome::Differs(None));
 }
 
 #[test]

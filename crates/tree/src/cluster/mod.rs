@@ -22,7 +22,7 @@
 //! # Limits
 //! * A tree has a maximum length of keys, at most 1,024 bytes, and each entry takes this much. Values have at most
 //!   [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) bytes.
-//! * A scan is not atomic, and goes forward only. There is no compare-and-swap of values.
+//! * A scan is not atomic: a key that is written meanwhile may or may not be in it.
 //! * The list of memory servers is fixed at the creation of the tree. All of them must be reachable when a session begins.
 //! * A session takes memory from the servers in chunks. At its end it leaves the unused rest to others (`spare_memory`), except
 //!   for the memory of merged leaves. A session that ends with an error, or is killed, leaves nothing: its chunks are lost.
@@ -44,8 +44,11 @@ use farbank_fabric::{Fabric, FabricError};
 
 pub use descriptor::{TreeDescriptor, TreeSettings};
 
+use crate::conditional::CasOutcome;
 use crate::error::TreeError;
+use crate::key::Key;
 use crate::op_stats::OpStats;
+use crate::range::Direction;
 use descriptor::create_tree;
 use driver::{Driver, DriverState, Session};
 use stored_key::{LENGTH_BYTES, decode_key, encode_key};
@@ -321,13 +324,7 @@ impl Cluster {
         let key = key.to_vec();
         self.read(move |state, session| {
             let key = key.clone();
-            async move {
-                let (tree, client) = session.tree().await?;
-                let stored = encode_key(&key, tree.key_bytes_max)?;
-                let value = client.get_bytes(stored).await?;
-                state.count(|stats| stats.add(&client.take_op()));
-                Ok(value)
-            }
+            async move { get(&state, &session, &key).await }
         })
     }
 
@@ -359,6 +356,58 @@ impl Cluster {
         })
     }
 
+    /// Returns the values of many keys, in their order. Reads some at the same time. The result is not atomic.
+    ///
+    /// # Errors
+    /// The first error of [`Cluster::get`].
+    pub fn get_all(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Vec<u8>>>, ClusterError> {
+        self.read(move |state, session| {
+            let keys = keys.clone();
+            async move { get_all(&state, &session, keys).await }
+        })
+    }
+
+    /// Sets the value of `key` to `new` if it is `expected`. `None` is the absence of the key. The comparison and the write
+    /// are one step for all clients (TREE-CLUSTER-1).
+    ///
+    /// # Errors
+    /// As for [`Cluster::put`].
+    ///
+    /// ```no_run
+    /// # fn add_one(cluster: &farbank_tree::Cluster) -> Result<(), farbank_tree::ClusterError> {
+    /// use farbank_tree::CasOutcome;
+    ///
+    /// let mut seen: Option<Vec<u8>> = None;
+    /// loop {
+    ///     let count: u64 = seen.as_deref().map_or(0, |text| String::from_utf8_lossy(text).parse().unwrap_or(0));
+    ///     let next = (count + 1).to_string();
+    ///     match cluster.compare_and_swap(b"counter", seen.as_deref(), Some(next.as_bytes()))? {
+    ///         CasOutcome::Swapped => return Ok(()),
+    ///         CasOutcome::Differs(found) => seen = found,
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn compare_and_swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<CasOutcome<Vec<u8>>, ClusterError> {
+        let key = key.to_vec();
+        let expected = expected.map(<[u8]>::to_vec);
+        let new = new.map(<[u8]>::to_vec);
+        self.driver.run(move |state| async move {
+            let session = state.session()?;
+            let (tree, client) = session.tree().await?;
+            let stored = encode_key(&key, tree.key_bytes_max)?;
+            let swap = client.compare_and_swap_bytes(stored, expected.as_deref(), new.as_deref());
+            let outcome = swap.await?;
+            state.count(|stats| stats.add(&client.take_op()));
+            Ok(outcome)
+        })
+    }
+
     /// Sets the values of many keys, some at the same time. Entries of one key take effect in their order. After an error,
     /// any of the writes may have taken effect.
     ///
@@ -367,25 +416,18 @@ impl Cluster {
     pub fn put_all(&self, entries: Vec<KeyValue>) -> Result<(), ClusterError> {
         self.driver.run(move |state| async move {
             let session = state.session()?;
-            let tasks: Vec<_> = split_by_key(entries)
-                .into_iter()
-                .map(|part| {
-                    let (state, session) = (Rc::clone(&state), Rc::clone(&session));
-                    let reactor = state.reactor.clone();
-                    reactor.spawn(async move {
-                        for (key, value) in &part {
-                            put(&state, &session, key, value).await?;
-                        }
-                        Ok(())
-                    })
-                })
-                .collect();
-            let mut done = Ok(());
-            for task in tasks {
-                let part: Result<(), ClusterError> = task.await;
-                done = done.and(part);
-            }
-            done
+            let parts = split_by_key(entries, |(key, _)| key);
+            let write = |part: Vec<KeyValue>| {
+                let (state, session) = (Rc::clone(&state), Rc::clone(&session));
+                async move {
+                    for (key, value) in &part {
+                        put(&state, &session, key, value).await?;
+                    }
+                    Ok(())
+                }
+            };
+            run_all(&state, parts.into_iter().map(write)).await?;
+            Ok(())
         })
     }
 
@@ -417,11 +459,38 @@ impl Cluster {
         to: Bound<&[u8]>,
         count: usize,
     ) -> Result<Vec<KeyValue>, ClusterError> {
-        let from = from.map(<[u8]>::to_vec);
-        let to = to.map(<[u8]>::to_vec);
+        self.scan_in(Direction::Up, from, to, count)
+    }
+
+    /// Like [`Cluster::scan`], but returns the last `count` keys from `from` to `to`, the greatest key first. To continue, call
+    /// this with [`Bound::Excluded`] of the last key as `to`.
+    ///
+    /// # Errors
+    /// As for [`Cluster::get`].
+    pub fn scan_down(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        count: usize,
+    ) -> Result<Vec<KeyValue>, ClusterError> {
+        self.scan_in(Direction::Down, from, to, count)
+    }
+
+    fn scan_in(
+        &self,
+        direction: Direction,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        count: usize,
+    ) -> Result<Vec<KeyValue>, ClusterError> {
+        let range = ScanRange {
+            direction,
+            from: from.map(<[u8]>::to_vec),
+            to: to.map(<[u8]>::to_vec),
+        };
         self.read(move |state, session| {
-            let (from, to) = (from.clone(), to.clone());
-            async move { scan(&state, &session, from, to, count).await }
+            let range = range.clone();
+            async move { scan(&state, &session, &range, count).await }
         })
     }
 
@@ -456,6 +525,57 @@ impl Cluster {
     }
 }
 
+async fn get(
+    state: &DriverState,
+    session: &Session,
+    key: &[u8],
+) -> Result<Option<Vec<u8>>, ClusterError> {
+    let (tree, client) = session.tree().await?;
+    let stored = encode_key(key, tree.key_bytes_max)?;
+    let value = client.get_bytes(stored).await?;
+    state.count(|stats| stats.add(&client.take_op()));
+    Ok(value)
+}
+
+async fn get_all(
+    state: &Rc<DriverState>,
+    session: &Rc<Session>,
+    keys: Vec<Vec<u8>>,
+) -> Result<Vec<Option<Vec<u8>>>, ClusterError> {
+    let mut values = vec![None; keys.len()];
+    let numbered: Vec<_> = keys.into_iter().enumerate().collect();
+    let read = |part: Vec<(usize, Vec<u8>)>| {
+        let (state, session) = (Rc::clone(state), Rc::clone(session));
+        async move {
+            let mut found = Vec::with_capacity(part.len());
+            for (number, key) in part {
+                found.push((number, get(&state, &session, &key).await?));
+            }
+            Ok(found)
+        }
+    };
+    let parts = split_by_key(numbered, |(_, key)| key);
+    for part in run_all(state, parts.into_iter().map(read)).await? {
+        for (number, value) in part {
+            values[number] = value;
+        }
+    }
+    Ok(values)
+}
+
+/// Runs `parts` at the same time, to the end of each. Returns their results, or the first error.
+async fn run_all<T: 'static>(
+    state: &DriverState,
+    parts: impl Iterator<Item = impl Future<Output = Result<T, ClusterError>> + 'static>,
+) -> Result<Vec<T>, ClusterError> {
+    let tasks: Vec<_> = parts.map(|part| state.reactor.spawn(part)).collect();
+    let mut results = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        results.push(task.await);
+    }
+    results.into_iter().collect()
+}
+
 async fn put(
     state: &DriverState,
     session: &Session,
@@ -469,39 +589,73 @@ async fn put(
     Ok(replaced)
 }
 
+/// The keys of a scan.
+#[derive(Clone)]
+struct ScanRange {
+    direction: Direction,
+    from: Bound<Vec<u8>>,
+    to: Bound<Vec<u8>>,
+}
+
+impl ScanRange {
+    /// Returns the first stored key of the range, in a tree with user keys of at most `most` bytes.
+    fn first(&self, most: usize) -> Result<Option<Key>, TreeError> {
+        let begin = match self.direction {
+            Direction::Up => &self.from,
+            Direction::Down => &self.to,
+        };
+        Ok(match (begin, self.direction) {
+            (Bound::Included(key), _) => Some(encode_key(key, most)?),
+            (Bound::Excluded(key), direction) => {
+                direction.next(&encode_key(key, most)?, most + LENGTH_BYTES)
+            }
+            (Bound::Unbounded, Direction::Up) => Some(Key::LEAST),
+            (Bound::Unbounded, Direction::Down) => {
+                Some(Key::new(&vec![u8::MAX; most + LENGTH_BYTES]))
+            }
+        })
+    }
+
+    /// Returns whether `key`, which the scan has reached, is before its end.
+    fn has(&self, key: &[u8]) -> bool {
+        match self.direction {
+            Direction::Up => match &self.to {
+                Bound::Included(last) => key <= last.as_slice(),
+                Bound::Excluded(end) => key < end.as_slice(),
+                Bound::Unbounded => true,
+            },
+            Direction::Down => match &self.from {
+                Bound::Included(last) => key >= last.as_slice(),
+                Bound::Excluded(end) => key > end.as_slice(),
+                Bound::Unbounded => true,
+            },
+        }
+    }
+}
+
 async fn scan(
     state: &DriverState,
     session: &Session,
-    from: Bound<Vec<u8>>,
-    to: Bound<Vec<u8>>,
+    range: &ScanRange,
     count: usize,
 ) -> Result<Vec<KeyValue>, ClusterError> {
     /// Keys that are read at once.
     const PAGE: usize = 256;
     let (tree, client) = session.tree().await?;
-    let most = tree.key_bytes_max;
-    let stored_bytes = most + LENGTH_BYTES;
-    let mut next = match &from {
-        Bound::Included(key) => Some(encode_key(key, most)?),
-        Bound::Excluded(key) => encode_key(key, most)?.next(stored_bytes),
-        Bound::Unbounded => Some(encode_key(&[], most)?),
-    };
-    let is_inside = |key: &Vec<u8>| match &to {
-        Bound::Included(last) => key <= last,
-        Bound::Excluded(end) => key < end,
-        Bound::Unbounded => true,
-    };
+    let (most, direction) = (tree.key_bytes_max, range.direction);
+    let mut next = range.first(most)?;
     let mut found = Vec::new();
     while let Some(first) = next.take().filter(|_| found.len() < count) {
         let wanted = PAGE.min(count - found.len());
-        let page = client.range_bytes(first, wanted).await?;
+        let page = client.range_bytes_in(direction, first, wanted).await?;
         state.count(|stats| stats.add(&client.take_op()));
         if page.len() == wanted {
-            next = page.last().and_then(|(key, _)| key.next(stored_bytes));
+            let last = page.last();
+            next = last.and_then(|(key, _)| direction.next(key, most + LENGTH_BYTES));
         }
         for (stored, value) in page {
             let key = decode_key(&stored, most);
-            if !is_inside(&key) {
+            if !range.has(&key) {
                 return Ok(found);
             }
             found.push((key, value));
@@ -510,14 +664,14 @@ async fn scan(
     Ok(found)
 }
 
-/// Distributes entries over the writes that run at the same time, so that entries of one key stay in their order.
-fn split_by_key(entries: Vec<KeyValue>) -> Vec<Vec<KeyValue>> {
-    /// Writes at the same time.
+/// Distributes items over the requests that run at the same time, so that items of one key stay in their order.
+fn split_by_key<T>(items: Vec<T>, key: impl Fn(&T) -> &[u8]) -> Vec<Vec<T>> {
+    /// Requests at the same time.
     const AT_ONCE: usize = 16;
-    let mut parts = vec![Vec::new(); AT_ONCE];
-    for entry in entries {
-        let part = crc32c::crc32c(&entry.0) as usize % AT_ONCE;
-        parts[part].push(entry);
+    let mut parts: Vec<Vec<T>> = (0..AT_ONCE).map(|_| Vec::new()).collect();
+    for item in items {
+        let part = crc32c::crc32c(key(&item)) as usize % AT_ONCE;
+        parts[part].push(item);
     }
     parts
 }

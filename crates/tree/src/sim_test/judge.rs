@@ -47,7 +47,9 @@ pub(super) fn check_linearizable(
             .calls
             .iter()
             .filter(|made| match made.ask {
-                ClientRequest::Range => made.acked.is_some() && made.spans(key),
+                ClientRequest::Range | ClientRequest::RangeDown => {
+                    made.acked.is_some() && made.spans(key)
+                }
                 _ => made.key == key,
             })
             .cloned()
@@ -96,8 +98,14 @@ fn call(made: &ClientCall, key: u64) -> Option<KeyCall> {
     let found = made.found.iter().find(|(other, _)| *other == key);
     let found = found.map(|(_, value)| *value);
     let act = match (made.ask, made.acked) {
-        (ClientRequest::Get | ClientRequest::Range, None) => return None,
-        (ClientRequest::Get | ClientRequest::Range, Some(_)) => CallEffect::Read(found),
+        (ClientRequest::Get | ClientRequest::Range | ClientRequest::RangeDown, acked) => {
+            acked?;
+            CallEffect::Read(found)
+        }
+        (ClientRequest::Swap { expected, .. }, Some(_)) if found != expected => {
+            CallEffect::Read(found)
+        }
+        (ClientRequest::Swap { expected, new }, _) => CallEffect::Update(expected, new),
         (ClientRequest::Insert(value), Some(_)) if found == Some(UNKNOWN) => {
             CallEffect::Write(Some(value))
         }
@@ -128,9 +136,14 @@ pub(super) fn violation(
             ClientRequest::Insert(value) => format!("insert {} = {}", made.key, shown(value)),
             ClientRequest::Remove => format!("remove {}", made.key),
             ClientRequest::Range => format!("range from {}", made.key),
+            ClientRequest::RangeDown => format!("range down from {}", made.key),
+            ClientRequest::Swap { expected, new } => {
+                let text = |value: Option<u64>| value.map_or("absent".into(), shown);
+                format!("swap {}: {} to {}", made.key, text(expected), text(new))
+            }
         };
         let found: Vec<String> = match made.ask {
-            ClientRequest::Range => made
+            ClientRequest::Range | ClientRequest::RangeDown => made
                 .found
                 .iter()
                 .map(|(key, value)| format!("{key}={}", shown(*value)))
