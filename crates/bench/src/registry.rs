@@ -7,9 +7,9 @@
 //!               └──▶ benchmark        `run` is the experiment in the benchmark's options
 //! ```
 //!
-//! `crates/cli/tests/experiments.rs` compares the documents and the workload files with the rows. Two runs have an
-//! option of their own and no row: `bench kv --medium sim` ([`crate::modelled`]) and `bench server --open-loop`
-//! ([`crate::server::open_loop`]).
+//! `crates/cli/tests/experiments.rs` compares the documents and the workload files with the rows. Three runs have an
+//! option of their own and no row: `bench kv --medium sim` ([`crate::modelled`]), `bench server --open-loop`
+//! ([`crate::server::open_loop`]) and `bench tree --fabric tcp` ([`crate::tree::measured`]).
 
 use crate::cache::CacheExperiment;
 use crate::index::IndexExperiment;

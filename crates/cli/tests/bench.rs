@@ -64,7 +64,10 @@ fn bench_kv_reopens_a_pool_and_removes_its_file() {
 
 /// Runs `bench tree`. Returns its output and its JSON object.
 fn tree(arguments: &[&str]) -> (Output, Value) {
-    let mut all = vec!["tree", "--json", "--entries", "3000", "--window-us", "200"];
+    let mut all = vec!["tree", "--json", "--entries", "3000"];
+    if !arguments.contains(&"--window-us") {
+        all.extend(["--window-us", "200"]);
+    }
     all.extend(arguments);
     let output = bench(&all);
     let text = String::from_utf8(output.stdout.clone()).unwrap();
@@ -106,6 +109,43 @@ fn bench_tree_measures_every_system_and_repeats_a_seed_exactly() {
         "8",
     ]);
     assert_ne!(first["figures"], other["figures"]);
+}
+
+#[test]
+fn bench_tree_measures_each_kind_of_operation_over_tcp() {
+    let run = |mix: &str, system: &'static str| {
+        let options = ["--fabric", "tcp", "--servers", "1", "--window-us", "100000"];
+        let (output, found) = tree(&[&options[..], &["--mix", mix, "--system", system]].concat());
+        // The bound of the bare round trips may be broken on a busy machine.
+        let code = output.status.code();
+        assert!(matches!(code, Some(0 | 1)), "{output:?}");
+        let figures = found["figures"].as_array().unwrap().clone();
+        move |name: &str| {
+            let name = format!("{system}: {name}");
+            let figure = figures
+                .iter()
+                .find(|figure| figure["name"] == name.as_str());
+            figure.and_then(|figure| figure["value"].as_f64())
+        }
+    };
+    let figure = run("ycsb-f", "sherman");
+    assert!(figure("all clients: throughput").unwrap() > 0.0);
+    let rounded = |name: &str| figure(name).map(f64::round);
+    assert_eq!(rounded("one client: round trips of a lookup"), Some(1.0));
+    assert_eq!(
+        figure("one client: round trips of an update").map(f64::round),
+        Some(3.0)
+    );
+    // A lookup, and a compare-and-swap of the three round trips of a write.
+    assert!(figure("all clients: round trips of writes").unwrap() > 3.5);
+    assert_eq!(figure("all clients: ranges, p50"), None);
+    let figure = run("ycsb-e", "fg+");
+    assert_eq!(
+        figure("one client: round trips of an update").map(f64::round),
+        Some(4.0)
+    );
+    assert!(figure("all clients: ranges, p50").unwrap() > 0.0);
+    assert_eq!(figure("all clients: lookups, p50"), None);
 }
 
 #[test]
@@ -227,6 +267,8 @@ fn invalid_options_are_refused() {
         &["tree", "--skew", "1.5"],
         &["tree", "--key-bytes", "4"],
         &["tree", "--fabric", "rdma"],
+        &["tree", "--fabric", "tcp", "--system", "sherman-published"],
+        &["tree", "--coroutines", "8"],
         &["index", "--svg", "/nowhere/curves.svg"],
         &[
             "index",

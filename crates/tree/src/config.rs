@@ -95,6 +95,20 @@ pub const HOST_LOCKS_MAX: u64 = 32 << 10;
 const CACHE_BYTES: usize = 500 << 20;
 
 impl Config {
+    /// Returns this configuration with checksums in the nodes in place of versions: for a network on which a read may take
+    /// longer than any version window, such as TCP.
+    #[must_use]
+    pub fn with_checksums(self) -> Config {
+        Config {
+            layout: NodeLayout {
+                checked: true,
+                ..NodeLayout::new(NodeFormat::Paper)
+            },
+            entries_alone: false,
+            ..self
+        }
+    }
+
     /// Returns Sherman with all techniques, on the safe layout.
     #[must_use]
     pub fn sherman() -> Config {

@@ -4,8 +4,15 @@
 //! random key is an update four times in five. Ranks of the zipfian distribution are scattered over the key space.
 //! Ranks are always drawn from the paper's key space of a billion keys and folded onto the tree's. So even in a small
 //! tree the hottest keys are as hot as in the paper, which determines the contention.
+//!
+//! The mixes of YCSB (Cooper et al., SoCC 2010) have the names `ycsb-a` to `ycsb-f`. Their updates are inserts of this key space;
+//! a read-modify-write is a lookup and compare-and-swaps until one succeeds. New keys are greater than all others.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farbank_fabric::Fabric;
 use farbank_pm::rng::Rng;
+use farbank_tree::{CasOutcome, Client, TreeError};
 
 /// Mix of operations.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -16,8 +23,20 @@ pub struct TreeMix {
     pub inserts: u64,
     /// Percentage of clients that only run range queries.
     pub rangers: u64,
-    /// Number of entries of a range query.
+    /// Number of entries of a range query; of one in a YCSB mix, the maximum.
     pub range_len: usize,
+    /// Operations of a YCSB mix besides lookups and inserts.
+    ycsb: Option<YcsbShares>,
+}
+
+/// Percentages of the operations that only YCSB mixes have, and their distribution of keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct YcsbShares {
+    new_keys: u64,
+    ranges: u64,
+    modifies: u64,
+    /// Whether lookups prefer the newest keys.
+    prefers_new: bool,
 }
 
 impl TreeMix {
@@ -38,17 +57,73 @@ impl TreeMix {
             inserts,
             rangers,
             range_len: 100,
+            ycsb: None,
         }
     }
 
-    /// All mixes.
-    pub const ALL: [TreeMix; 5] = [
+    const fn ycsb(name: &'static str, updates: u64, shares: YcsbShares) -> TreeMix {
+        TreeMix {
+            ycsb: Some(shares),
+            ..TreeMix::of(name, updates, 0)
+        }
+    }
+
+    /// YCSB A to F, in their order.
+    pub const YCSB: [TreeMix; 6] = {
+        const NONE: YcsbShares = YcsbShares {
+            new_keys: 0,
+            ranges: 0,
+            modifies: 0,
+            prefers_new: false,
+        };
+        [
+            TreeMix::ycsb("ycsb-a", 50, NONE),
+            TreeMix::ycsb("ycsb-b", 5, NONE),
+            TreeMix::ycsb("ycsb-c", 0, NONE),
+            TreeMix::ycsb(
+                "ycsb-d",
+                0,
+                YcsbShares {
+                    new_keys: 5,
+                    prefers_new: true,
+                    ..NONE
+                },
+            ),
+            TreeMix::ycsb(
+                "ycsb-e",
+                0,
+                YcsbShares {
+                    new_keys: 5,
+                    ranges: 95,
+                    ..NONE
+                },
+            ),
+            TreeMix::ycsb(
+                "ycsb-f",
+                0,
+                YcsbShares {
+                    modifies: 50,
+                    ..NONE
+                },
+            ),
+        ]
+    };
+
+    /// The paper's mixes.
+    pub const PAPER: [TreeMix; 5] = [
         TreeMix::WRITE_ONLY,
         TreeMix::WRITE_INTENSIVE,
         TreeMix::READ_INTENSIVE,
         TreeMix::RANGE_ONLY,
         TreeMix::RANGE_WRITE,
     ];
+
+    /// All mixes.
+    pub const ALL: [TreeMix; 11] = {
+        let [p0, p1, p2, p3, p4] = TreeMix::PAPER;
+        let [a, b, c, d, e, f] = TreeMix::YCSB;
+        [p0, p1, p2, p3, p4, a, b, c, d, e, f]
+    };
 }
 
 /// One operation.
@@ -57,6 +132,8 @@ pub(super) enum TreeOp {
     Get(u64),
     Insert(u64),
     Range(u64, usize),
+    /// A lookup, then compare-and-swaps until one succeeds.
+    Modify(u64),
 }
 
 /// Keys of the paper's key space: its tree has room for a billion entries and is filled to 80 %.
@@ -118,9 +195,11 @@ fn zeta(items: u64, theta: f64) -> f64 {
 }
 
 /// Keys of a run.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct RunKeys {
     space: u64,
+    /// Number of keys: the key space and the new keys.
+    keys: AtomicU64,
     zipf: Zipf,
     /// Scatters ranks over the key space. It is coprime to the size of the key space.
     stride: u64,
@@ -136,6 +215,7 @@ impl RunKeys {
         }
         RunKeys {
             space,
+            keys: AtomicU64::new(space),
             zipf: Zipf::new(space.max(PAPER_KEYS), theta),
             stride,
         }
@@ -152,6 +232,17 @@ impl RunKeys {
         self.space
     }
 
+    /// Returns a key that is greater than all others.
+    fn new_key(&self) -> u64 {
+        self.keys.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Draws a key. The newest is the most probable one.
+    fn draw_new(&self, rng: &mut Rng) -> u64 {
+        let keys = self.keys.load(Ordering::Relaxed);
+        keys - 1 - self.zipf.draw(rng) % keys
+    }
+
     pub(super) fn draw(&self, rng: &mut Rng) -> u64 {
         let rank = u128::from(self.zipf.draw(rng));
         (rank * u128::from(self.stride) % u128::from(self.space)) as u64
@@ -163,6 +254,12 @@ fn divisor(a: u64, b: u64) -> u64 {
 }
 
 impl TreeMix {
+    /// Returns this mix with range queries of `range_len` entries.
+    #[must_use]
+    pub const fn with_range(self, range_len: usize) -> TreeMix {
+        TreeMix { range_len, ..self }
+    }
+
     /// Returns whether client `number` of a compute server runs range queries. Such clients are spread evenly.
     pub(super) fn is_ranger(&self, number: u64) -> bool {
         (number + 1) * self.rangers / 100 > number * self.rangers / 100
@@ -171,10 +268,62 @@ impl TreeMix {
     /// Draws the next operation of a client.
     pub(super) fn draw(&self, ranger: bool, keys: &RunKeys, rng: &mut Rng) -> TreeOp {
         let key = keys.draw(rng);
-        match rng.below(100) {
+        let n = rng.below(100);
+        match self.ycsb {
             _ if ranger => TreeOp::Range(key, self.range_len),
-            n if n < self.inserts => TreeOp::Insert(key),
-            _ => TreeOp::Get(key),
+            _ if n < self.inserts => TreeOp::Insert(key),
+            None => TreeOp::Get(key),
+            Some(shares) => self.draw_ycsb(shares, key, n - self.inserts, keys, rng),
+        }
+    }
+
+    /// Returns an operation of a YCSB mix on `key` that is not an update. `n` is below 100 less the updates.
+    fn draw_ycsb(
+        &self,
+        shares: YcsbShares,
+        key: u64,
+        n: u64,
+        keys: &RunKeys,
+        rng: &mut Rng,
+    ) -> TreeOp {
+        let YcsbShares {
+            new_keys,
+            ranges,
+            modifies,
+            prefers_new,
+        } = shares;
+        if n < new_keys {
+            TreeOp::Insert(keys.new_key())
+        } else if n < new_keys + ranges {
+            TreeOp::Range(key, 1 + rng.below(self.range_len as u64) as usize)
+        } else if n < new_keys + ranges + modifies {
+            TreeOp::Modify(key)
+        } else if prefers_new {
+            TreeOp::Get(keys.draw_new(rng))
+        } else {
+            TreeOp::Get(key)
+        }
+    }
+}
+
+/// Performs an operation. `value` is the value of a write.
+pub(super) async fn perform<F: Fabric>(
+    client: &Client<F>,
+    op: TreeOp,
+    value: u64,
+) -> Result<(), TreeError> {
+    match op {
+        TreeOp::Get(key) => client.get(key).await.map(drop),
+        TreeOp::Insert(key) => client.insert(key, value).await.map(drop),
+        TreeOp::Range(key, count) => client.range(key, count).await.map(drop),
+        TreeOp::Modify(key) => {
+            let mut found = client.get(key).await?;
+            while let CasOutcome::Differs(other) =
+                client.compare_and_swap(key, found, Some(value)).await?
+            {
+                found = other;
+            }
+            Ok(())
         }
     }
 }
@@ -192,6 +341,45 @@ mod tests {
             .map(|rank| rank * keys.stride % keys.space)
             .collect();
         assert_eq!(scattered.len() as u64, keys.space);
+    }
+
+    #[test]
+    fn the_ycsb_mixes_have_their_operations() {
+        // Lookups, updates, new keys, ranges and read-modify-writes, in percent.
+        let published = [
+            [50, 50, 0, 0, 0],
+            [95, 5, 0, 0, 0],
+            [100, 0, 0, 0, 0],
+            [95, 0, 5, 0, 0],
+            [0, 0, 5, 95, 0],
+            [50, 0, 0, 0, 50],
+        ];
+        for (mix, expected) in TreeMix::YCSB.iter().zip(published) {
+            let keys = RunKeys::new(1_000, 0.99);
+            let mut rng = Rng::new(1);
+            let mut found = [0_u64; 5];
+            for _ in 0..100_000 {
+                let kind = match mix.draw(false, &keys, &mut rng) {
+                    TreeOp::Get(_) => 0,
+                    TreeOp::Insert(key) if key < keys.space => 1,
+                    TreeOp::Insert(_) => 2,
+                    TreeOp::Range(_, count) => {
+                        assert!((1..=100).contains(&count), "{count}");
+                        3
+                    }
+                    TreeOp::Modify(_) => 4,
+                };
+                found[kind] += 1;
+            }
+            for (found, percent) in found.iter().zip(expected) {
+                let near = found.abs_diff(percent * 1000) < 600;
+                assert!(
+                    near,
+                    "{}: {found} of 100,000, expected {percent} %",
+                    mix.name
+                );
+            }
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The tree in the paper's cluster: Sherman, FG+ and the steps between them, in virtual time.
+//! The tree in the paper's cluster: Sherman, FG+ and the steps between them, in virtual time. [`measured`] runs the mixes
+//! over TCP, in real time.
 //!
 //! Eight compute and eight memory servers, 22 threads each, one operation in flight per client. Counts (round trips,
 //! retries, bytes) are exact for the simulated cluster; throughput and latency are modelled. Index caches are warm
@@ -27,6 +28,7 @@ mod compare;
 mod costs;
 mod experiments;
 mod load;
+pub mod measured;
 mod options;
 mod ratios;
 mod run;

@@ -223,7 +223,7 @@ pub(super) const RANGES_RUNS: u64 = 2 * RANGES.len() as u64 + 1;
 pub(super) fn ranges(bench: &mut TreeBench<'_>) -> Result<(), Error> {
     let mut by_length = [Vec::new(), Vec::new()];
     for (mix, range_len, theta, published) in RANGES {
-        let mix = TreeMix { range_len, ..mix };
+        let mix = mix.with_range(range_len);
         let name = format!("{} of {range_len}, skew {theta}", mix.name);
         let outcomes = both(bench, &name, shorter, (mix, theta))?;
         for (system, outcome) in ["sherman", "fg+"].into_iter().zip(&outcomes) {
@@ -251,10 +251,7 @@ pub(super) fn ranges(bench: &mut TreeBench<'_>) -> Result<(), Error> {
         bench.series("ranges", &what, SeriesTrend::Falls, mops);
     }
     // The layout with a version in each line detects torn reads for sixteen times as long.
-    let mix = TreeMix {
-        range_len: 1000,
-        ..TreeMix::RANGE_ONLY
-    };
+    let mix = TreeMix::RANGE_ONLY.with_range(1000);
     let name = "range-only of 1000, skew 0.99: safe layout";
     let setup = shorter(bench.options.setup(Config::sherman(), mix, 0.99));
     let outcome = bench.run(name, &setup)?;

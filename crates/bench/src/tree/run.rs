@@ -9,7 +9,7 @@ use farbank_pm::rng::Rng;
 use farbank_tree::op_stats::{Histogram, TreeStats};
 use farbank_tree::{Client, Compute, Config, TreeError};
 
-use super::load::{RunKeys, TreeMix, TreeOp};
+use super::load::{RunKeys, TreeMix, TreeOp, perform};
 
 /// A simulated cluster, a tree and its clients.
 #[derive(Clone, Debug)]
@@ -286,19 +286,15 @@ impl RequestLoop {
             let op = self.mix.draw(self.ranger, &self.keys, &mut self.rng);
             let began = self.node.now();
             self.node.work(self.operation_ns).await;
-            let done = match op {
-                TreeOp::Get(key) => self.client.get(key).await.map(|_| ()),
-                TreeOp::Insert(key) => {
-                    written += 1;
-                    self.client.insert(key, written).await.map(|_| ())
-                }
-                TreeOp::Range(key, count) => self.client.range(key, count).await.map(|_| ()),
-            };
+            if matches!(op, TreeOp::Insert(_) | TreeOp::Modify(_)) {
+                written += 1;
+            }
+            let done = perform(&self.client, op, written).await;
             let cost = self.client.take_op();
             let ended = self.node.now();
             let change = |outcome: &mut TreeOutcome, took| match op {
                 TreeOp::Get(_) => outcome.tally.lookup(&cost),
-                TreeOp::Insert(_) => {
+                TreeOp::Insert(_) | TreeOp::Modify(_) => {
                     outcome.tally.write(&cost);
                     outcome.write_latency.add(took);
                 }

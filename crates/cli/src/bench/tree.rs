@@ -1,8 +1,12 @@
 //! `farbank bench tree`: runs the Sherman tree and its baselines on a simulated cluster like the paper's, in virtual
-//! time.
+//! time; with `--fabric tcp`, over TCP in real time.
+
+use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
+use farbank_bench::tree::measured::{self, MeasuredOptions};
 use farbank_bench::tree::{self, TreeExperiment, TreeMix, TreeSystem};
+use farbank_fabric::tcp::WaitMode;
 use serde_json::json;
 
 use super::report::{OutputForm, measure, table};
@@ -27,6 +31,10 @@ Examples:
       possible causes of the results that are not near the published ones
   farbank bench tree --system sherman,fg+ --mix range-write --range 1000 --coroutines 3
       half of 528 clients insert, the other half run range queries of 1000 entries
+  farbank bench tree --fabric tcp --mix ycsb-a
+      measured over TCP on this machine: two memory servers, one compute server of eight clients
+  farbank bench tree --fabric tcp --servers 1 --threads 2 --coroutines 32 --mix read-intensive --wait spin
+      more clients, whose threads do not sleep while they wait
   farbank bench tree --system fg --skew 0 --key-bytes 64 --cache 1mb --entries 200000
       a different tree, cluster and load";
 
@@ -37,14 +45,13 @@ pub(crate) struct BenchTree {
     /// Experiment to run.
     #[arg(long, default_value = "mix", value_parser = experiment::<TreeExperiment>())]
     experiment: TreeExperiment,
-    /// Network between compute and memory servers. sim: a simulated cluster in virtual time.
+    /// Network between compute and memory servers.
     #[arg(long, value_enum, default_value = "sim")]
     fabric: FabricChoice,
-    /// For mix: systems to measure, one after another.
+    /// For mix: systems to measure, one after another. Default: sherman,sherman-published,fg+; over TCP: sherman,fg+.
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "sherman,sherman-published,fg+",
         value_parser = described(&TreeSystem::ALL, TreeSystem::option_name, TreeSystem::summary)
     )]
     system: Vec<TreeSystem>,
@@ -57,28 +64,33 @@ pub(crate) struct BenchTree {
     /// For mix: entries that a range query requests.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
     range: u32,
-    /// Number of compute servers and of memory servers. A compute server and a memory server share a NIC.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(1..=64))]
-    servers: u16,
-    /// Threads of each compute server.
-    #[arg(long, value_name = "N", default_value_t = 22, value_parser = value_parser!(u16).range(1..=128))]
-    threads: u16,
-    /// Clients per thread, which run as coroutines.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=7))]
-    coroutines: u16,
-    /// Number of entries in the tree at the start.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1_000..=200_000_000))]
-    entries: u64,
+    /// Number of compute servers and of memory servers. A compute server and a memory server share a NIC. Default: 8. Over
+    /// TCP, number of memory servers. Default: 2.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=64))]
+    servers: Option<u16>,
+    /// Threads of each compute server. Default: 22. Over TCP, number of compute servers, each of one thread. Default: 1.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=128))]
+    threads: Option<u16>,
+    /// Clients per thread, which run as coroutines: at most 7 in the simulated cluster. Default: 1; over TCP, 8.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=256))]
+    coroutines: Option<u16>,
+    /// Number of entries in the tree at the start. Default: 1000000; over TCP, 100000.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1_000..=200_000_000))]
+    entries: Option<u64>,
     /// Bytes of a key.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(8..=1024))]
     key_bytes: u16,
     /// Bytes of internal nodes that each compute server may cache. Default: in proportion to the paper's 500 MiB for
-    /// 800 million entries.
+    /// 800 million entries; over TCP, 64 MiB.
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     cache: Option<u64>,
-    /// Length of the measured window in virtual microseconds; one fifth of it for runs without contention.
-    #[arg(long, value_name = "US", default_value_t = 40_000, value_parser = value_parser!(u64).range(100..=10_000_000))]
-    window_us: u64,
+    /// Length of the measured window in virtual microseconds; one fifth of it for runs without contention. Default: 40000.
+    /// Over TCP, in real microseconds. Default: 2000000.
+    #[arg(long, value_name = "US", value_parser = value_parser!(u64).range(100..=600_000_000))]
+    window_us: Option<u64>,
+    /// Over TCP: how clients and servers wait for the network.
+    #[arg(long, value_enum, default_value = "block")]
+    wait: WaitChoice,
     /// Seed of the random number generator. The same seed gives the same digest.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -88,8 +100,31 @@ pub(crate) struct BenchTree {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum FabricChoice {
+    /// A simulated cluster in virtual time.
     Sim,
+    /// TCP over loopback in real time, with the memory servers in threads of this process.
+    Tcp,
 }
+
+#[derive(Clone, Copy, ValueEnum)]
+enum WaitChoice {
+    /// Threads sleep until data arrives.
+    Block,
+    /// Threads poll: lower latency if each has a CPU of its own.
+    Spin,
+}
+
+/// Maximum number of clients per thread of the simulated cluster.
+const SIM_COROUTINES_MAX: u16 = 7;
+/// Maximum window in the simulated cluster, in microseconds.
+const SIM_WINDOW_US_MAX: u64 = 10_000_000;
+
+/// Systems that are simulated by default.
+const SIM_SYSTEMS: [TreeSystem; 3] = [
+    TreeSystem::Sherman,
+    TreeSystem::ShermanPublished,
+    TreeSystem::FgPlus,
+];
 
 fn skew(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -101,31 +136,82 @@ fn skew(text: &str) -> Result<f64, String> {
 impl BenchTree {
     /// Runs the subcommand.
     pub(super) fn run(self) -> Result<(), Failure> {
-        let FabricChoice::Sim = self.fabric;
+        match self.fabric {
+            FabricChoice::Sim => self.simulate(),
+            FabricChoice::Tcp => self.measure(),
+        }
+    }
+
+    fn simulate(self) -> Result<(), Failure> {
         let options = tree::TreeOptions {
             experiment: self.experiment,
-            systems: self.system,
-            mix: TreeMix {
-                range_len: self.range as usize,
-                ..self.mix
+            systems: match self.system.is_empty() {
+                true => SIM_SYSTEMS.to_vec(),
+                false => self.system,
             },
+            mix: self.mix.with_range(self.range as usize),
             theta: self.skew,
-            servers: self.servers,
-            threads: self.threads,
-            coroutines: self.coroutines,
-            entries: self.entries,
+            servers: self.servers.unwrap_or(8),
+            threads: self.threads.unwrap_or(22),
+            coroutines: self.coroutines.unwrap_or(1),
+            entries: self.entries.unwrap_or(1_000_000),
             key_bytes: self.key_bytes.into(),
             cache_bytes: self.cache.map(|bytes| bytes as usize),
-            window_us: self.window_us,
+            window_us: self.window_us.unwrap_or(40_000),
             seed: self.seed,
         };
+        if options.coroutines > SIM_COROUTINES_MAX || options.window_us > SIM_WINDOW_US_MAX {
+            return Err(Failure::Usage(format!(
+                "the simulated cluster has at most {SIM_COROUTINES_MAX} coroutines per thread and a window of at most \
+                 {SIM_WINDOW_US_MAX} us"
+            )));
+        }
         let settings = json!({
-            "fabric": "sim", "mix": self.mix.name, "skew": self.skew, "servers": self.servers,
-            "clients": self.servers * self.threads * self.coroutines, "entries": self.entries,
-            "key_bytes": self.key_bytes, "window_us": self.window_us, "seed": self.seed,
+            "fabric": "sim", "mix": options.mix.name, "skew": options.theta, "servers": options.servers,
+            "clients": options.servers * options.threads * options.coroutines, "entries": options.entries,
+            "key_bytes": options.key_bytes, "window_us": options.window_us, "seed": options.seed,
         });
         measure("tree", settings, &self.show, table, |watch| {
             tree::run(&options, watch)
+        })
+    }
+
+    fn measure(self) -> Result<(), Failure> {
+        if self.system.contains(&TreeSystem::ShermanPublished) {
+            return Err(Failure::Usage(
+                "sherman-published has no effect with --fabric tcp: over TCP, nodes have checksums"
+                    .into(),
+            ));
+        }
+        let window_us = self.window_us.unwrap_or(2_000_000);
+        let options = MeasuredOptions {
+            systems: match self.system.is_empty() {
+                true => vec![TreeSystem::Sherman, TreeSystem::FgPlus],
+                false => self.system,
+            },
+            mix: self.mix.with_range(self.range as usize),
+            theta: self.skew,
+            servers: self.servers.unwrap_or(2),
+            threads: self.threads.unwrap_or(1),
+            coroutines: self.coroutines.unwrap_or(8),
+            entries: self.entries.unwrap_or(100_000),
+            cache_bytes: self
+                .cache
+                .map_or(measured::CACHE_BYTES, |bytes| bytes as usize),
+            window: Duration::from_micros(window_us),
+            wait: match self.wait {
+                WaitChoice::Block => WaitMode::Block,
+                WaitChoice::Spin => WaitMode::Spin,
+            },
+            seed: self.seed,
+        };
+        let settings = json!({
+            "fabric": "tcp", "mix": options.mix.name, "skew": options.theta, "servers": options.servers,
+            "clients": options.threads * options.coroutines, "entries": options.entries,
+            "window_us": window_us, "seed": options.seed,
+        });
+        measure("tree", settings, &self.show, table, |watch| {
+            measured::run(&options, watch)
         })
     }
 }

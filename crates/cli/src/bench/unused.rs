@@ -59,6 +59,20 @@ fn check_kv_medium(of: &ArgMatches) -> Result<bool, Failure> {
     Ok(false)
 }
 
+/// Checks `bench tree` for options that its fabric does not use. Returns whether the fabric has experiments.
+fn check_tree_fabric(of: &ArgMatches) -> Result<bool, Failure> {
+    let (unused, needs, has_experiments) = match value(of, "fabric") {
+        Some("tcp") => (&["experiment", "key-bytes"][..], "--fabric sim", false),
+        _ => (&["wait"][..], "--fabric tcp", true),
+    };
+    match unused.iter().find(|option| was_given(of, option)) {
+        Some(option) => Err(Failure::Usage(format!(
+            "--{option} has no effect without {needs}"
+        ))),
+        None => Ok(has_experiments),
+    }
+}
+
 /// Checks `bench index` for options that another option makes useless.
 fn check_index_pairs(of: &ArgMatches) -> Result<(), Failure> {
     let refuse = |option: &str, needs: &str| {
@@ -96,6 +110,7 @@ pub(crate) fn refuse(line: &ArgMatches) -> Result<(), Failure> {
     };
     match name {
         "kv" if !check_kv_medium(of)? => return Ok(()),
+        "tree" if !check_tree_fabric(of)? => return Ok(()),
         "index" => check_index_pairs(of)?,
         _ => {}
     }
@@ -142,6 +157,9 @@ mod tests {
             ("tree --experiment keys --key-bytes 64", "key-bytes"),
             ("tree --experiment locks --entries 5000", "entries"),
             ("tree --experiment scale --threads 4", "threads"),
+            ("tree --wait spin", "wait"),
+            ("tree --fabric tcp --experiment mix", "experiment"),
+            ("tree --fabric tcp --key-bytes 64", "key-bytes"),
             ("cache --experiment hits --dimms 2", "dimms"),
             ("kv --seed 3", "seed"),
             ("kv --medium sim --size 1gb", "size"),

@@ -22,7 +22,7 @@ use crate::block::VALUE_BYTES_MAX;
 use crate::bulk_load::{FillTarget, create};
 use crate::config::{Config, ValueMode};
 use crate::error::TreeError;
-use crate::layout::{NodeFormat, NodeLayout};
+use crate::layout::NodeLayout;
 use crate::lock_table::{decode_owner, encode_owner};
 use crate::superblock::{ROOT, mark};
 
@@ -92,7 +92,8 @@ impl TreeDescriptor {
         if servers > 256 {
             return Err(ClusterError::TooManyServers { servers });
         }
-        let layout = layout().with_keys(key_bytes_max + LENGTH_BYTES, NODE_ENTRIES);
+        let layout = base().layout;
+        let layout = layout.with_keys(key_bytes_max + LENGTH_BYTES, NODE_ENTRIES);
         Ok(TreeDescriptor {
             servers,
             key_bytes_max,
@@ -101,25 +102,23 @@ impl TreeDescriptor {
         })
     }
 
-    /// Returns the configuration of the tree: Sherman, with checksums in place of versions, because over TCP a read may
-    /// take longer than any version window.
+    /// Returns the configuration of the tree.
     pub(super) fn config(&self) -> Config {
         Config {
             layout: NodeLayout {
                 key_bytes: self.key_bytes_max + LENGTH_BYTES,
                 node_bytes: self.node_bytes,
-                ..layout()
+                ..base().layout
             },
             values: ValueMode::Blocks {
                 bytes_max: self.value_bytes_max,
             },
-            entries_alone: false,
             spread_splits: true,
             shares_spare: true,
             block_reuse_ns_min: BLOCK_REUSE_NS_MIN,
             cache_bytes: CACHE_BYTES,
             doubt_ns: LOCK_DOUBT_NS,
-            ..Config::sherman()
+            ..base()
         }
     }
 
@@ -150,11 +149,9 @@ impl TreeDescriptor {
     }
 }
 
-fn layout() -> NodeLayout {
-    NodeLayout {
-        checked: true,
-        ..NodeLayout::new(NodeFormat::Paper)
-    }
+/// Sherman, with checksums.
+fn base() -> Config {
+    Config::sherman().with_checksums()
 }
 
 /// Opens the tree on the memory servers of `fabric`.
@@ -242,7 +239,7 @@ async fn claim(fabric: &TcpFabric) -> Result<(), ClusterError> {
 async fn is_occupied(fabric: &TcpFabric) -> Result<bool, ClusterError> {
     let mut places = vec![(ROOT, 8)];
     for server in 0..fabric.servers() {
-        let (at, bytes) = mark(server, &layout());
+        let (at, bytes) = mark(server, &base().layout);
         places.push((at, bytes.len()));
     }
     for (at, len) in places {

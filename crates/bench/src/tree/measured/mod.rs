@@ -1,0 +1,426 @@
+//! The tree over TCP, measured in real time: `farbank bench tree --fabric tcp`.
+//!
+//! ```text
+//!   compute servers: threads of this process          memory servers: threads of this process
+//!   ┌────────────────────────────────┐                ┌──────────────┐
+//!   │ a reactor, an index cache,     ├── loopback ───▶│ 0: leases,   │
+//!   │ clients in a closed loop       ├───────┐        │    nodes     │
+//!   └────────────────────────────────┘       │        ├──────────────┤
+//!                  ⋮                         └───────▶│ 1: nodes  ⋮  │
+//!                                                     └──────────────┘
+//! ```
+//!
+//! Each run has a new tree, filled to 80 %, and two parts:
+//! 1. one client in turn reads as many bytes as a node has at a fixed address (the bare round trip), looks up a key and updates
+//!    it: medians, and their ratio to as many bare round trips;
+//! 2. all clients run the mix in a closed loop: throughput and latencies.
+//!
+//! Clients and servers share the CPUs of one machine. So part 2 measures the CPU time of both sides, not a network. Words
+//! are values, and nodes have checksums.
+
+mod cluster;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farbank_fabric::tcp::{Reactor, TcpFabric, WaitMode};
+use farbank_fabric::{Fabric, GAddr, Nanos};
+use farbank_pm::rng::Rng;
+use farbank_tree::op_stats::TreeStats;
+use farbank_tree::{Client, Compute, Config, TreeError};
+use hdrhistogram::Histogram;
+
+use self::cluster::LocalCluster;
+use super::load::{RunKeys, TreeMix, TreeOp, perform};
+use super::options::TreeSystem;
+use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
+
+/// Options of a measured run.
+#[derive(Clone, Debug)]
+pub struct MeasuredOptions {
+    /// Systems, one after another.
+    pub systems: Vec<TreeSystem>,
+    /// Operations of the clients.
+    pub mix: TreeMix,
+    /// Skew of the keys, 0 to 0.99.
+    pub theta: f64,
+    /// Number of memory servers.
+    pub servers: u16,
+    /// Number of compute servers. Each is a thread.
+    pub threads: u16,
+    /// Clients of each compute server.
+    pub coroutines: u16,
+    /// Entries at the start.
+    pub entries: u64,
+    /// Bytes of internal nodes that each compute server may cache.
+    pub cache_bytes: usize,
+    /// Length of the measured window.
+    pub window: Duration,
+    /// How clients and servers wait for the network.
+    pub wait: WaitMode,
+    /// Seed of the random choices.
+    pub seed: u64,
+}
+
+/// Bytes of internal nodes that a compute server may cache, unless an option says otherwise.
+pub const CACHE_BYTES: usize = 64 << 20;
+/// Measured operations of each kind in part 1.
+const UNLOADED_OPERATIONS: u64 = 4_000;
+/// Bound of the median of an operation of one client, in bare round trips for each of its round trips.
+const BARE_RATIO_MAX: f64 = 1.3;
+/// Share of the window before it, in which caches fill and contention builds up.
+const WARMING: u32 = 4;
+/// Longest latency that a histogram records, in nanoseconds. Longer latencies count as this.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+/// Significant digits of a recorded latency.
+const DIGITS: u8 = 3;
+
+/// Measures the systems.
+///
+/// # Errors
+/// A socket or a thread could not be created, an operation failed, or `watch` stopped the run.
+pub fn run(options: &MeasuredOptions, watch: ProgressFn<'_>) -> Result<Report, Error> {
+    let mut report = Report::default();
+    let all = options.systems.len() as u64;
+    for (done, system) in options.systems.iter().enumerate() {
+        let mut step = |what: &str| {
+            let what = format!("{}: {what}", system.name());
+            report_progress(watch, &what, done as u64, all)
+        };
+        step("fills the tree")?;
+        let config = Config {
+            cache_bytes: options.cache_bytes.min(system.config().cache_bytes),
+            doubt_ns: cluster::LOCK_DOUBT.as_nanos() as Nanos,
+            ..system.config().with_checksums()
+        };
+        let keys = Arc::new(RunKeys::new(options.entries, options.theta));
+        let cluster = LocalCluster::start(options, &config, keys.start())?;
+        step("one client")?;
+        let unloaded = unloaded(&cluster, &config, options, &keys)?;
+        step("all clients")?;
+        let loaded = loaded(&cluster, &config, options, &keys)?;
+        report
+            .figures
+            .extend(figures(system.name(), options, &unloaded, &loaded));
+    }
+    report.notes.push(format!(
+        "measured over TCP on one machine: {} memory servers and {} compute servers, all threads of this process; {} clients, \
+         {} entries, seed {}",
+        options.servers,
+        options.threads,
+        options.threads * options.coroutines,
+        options.entries,
+        options.seed
+    ));
+    Ok(report)
+}
+
+/// Latencies and costs of operations of one kind.
+struct Measured {
+    latency: Histogram<u64>,
+    round_trips: u64,
+}
+
+impl Measured {
+    fn new() -> Measured {
+        let latency = Histogram::new_with_max(LATENCY_NS_MAX, DIGITS);
+        Measured {
+            latency: latency.expect("the bounds of the histogram are valid"),
+            round_trips: 0,
+        }
+    }
+
+    fn add(&mut self, took: Duration, round_trips: u64) {
+        self.latency.saturating_record(took.as_nanos() as u64);
+        self.round_trips += round_trips;
+    }
+
+    fn merge(&mut self, other: &Measured) {
+        let added = self.latency.add(&other.latency);
+        added.expect("all histograms have the same bounds");
+        self.round_trips += other.round_trips;
+    }
+
+    fn us(&self, part: f64) -> f64 {
+        self.latency.value_at_quantile(part) as f64 / 1000.0
+    }
+
+    fn trips(&self) -> f64 {
+        self.round_trips as f64 / self.latency.len().max(1) as f64
+    }
+}
+
+/// Results of one client alone.
+struct Unloaded {
+    bare: Measured,
+    lookups: Measured,
+    updates: Measured,
+}
+
+/// Results of all clients.
+struct Loaded {
+    lookups: Measured,
+    writes: Measured,
+    ranges: Measured,
+    tally: TreeStats,
+    errors: Vec<TreeError>,
+}
+
+impl Loaded {
+    fn new() -> Loaded {
+        Loaded {
+            lookups: Measured::new(),
+            writes: Measured::new(),
+            ranges: Measured::new(),
+            tally: TreeStats::default(),
+            errors: Vec::new(),
+        }
+    }
+
+    fn merge(&mut self, other: Loaded) {
+        self.lookups.merge(&other.lookups);
+        self.writes.merge(&other.writes);
+        self.ranges.merge(&other.ranges);
+        self.tally.merge(&other.tally);
+        self.errors.extend(other.errors);
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Failed(error.to_string())
+}
+
+fn unloaded(
+    cluster: &LocalCluster,
+    config: &Config,
+    options: &MeasuredOptions,
+    keys: &RunKeys,
+) -> Result<Unloaded, Error> {
+    let reactor = Reactor::new(options.wait).map_err(failed)?;
+    let fabric = cluster.connect(&reactor)?;
+    let client = compute_server(&fabric, config).client();
+    let mut rng = Rng::new(options.seed);
+    let mut results = Unloaded {
+        bare: Measured::new(),
+        lookups: Measured::new(),
+        updates: Measured::new(),
+    };
+    let measured = reactor.block_on(async {
+        for n in 0..2 * UNLOADED_OPERATIONS {
+            let key = keys.draw(&mut rng);
+            let server = (n % u64::from(options.servers)) as u16;
+            let at = GAddr::host(server, cluster::BARE_READ_AT);
+            let began = Instant::now();
+            fabric.read(at, config.layout.node_bytes).await?;
+            let bare = began.elapsed();
+            let began = Instant::now();
+            client.get(key).await?;
+            let lookup = (began.elapsed(), client.take_op().round_trips.into());
+            let began = Instant::now();
+            client.insert(key, n + 1).await?;
+            let update = (began.elapsed(), client.take_op().round_trips.into());
+            // The first half fills the cache.
+            if n >= UNLOADED_OPERATIONS {
+                results.bare.add(bare, 1);
+                results.lookups.add(lookup.0, lookup.1);
+                results.updates.add(update.0, update.1);
+            }
+        }
+        fabric.leave().await.map_err(TreeError::from)
+    });
+    measured.map_err(failed)?;
+    Ok(results)
+}
+
+fn compute_server(fabric: &TcpFabric, config: &Config) -> Compute<TcpFabric> {
+    fabric.reactor().spawn(fabric.clone().keep_alive());
+    Compute::new(fabric.clone(), fabric.compute(), fabric.epoch(), *config)
+}
+
+fn loaded(
+    cluster: &LocalCluster,
+    config: &Config,
+    options: &MeasuredOptions,
+    keys: &Arc<RunKeys>,
+) -> Result<Loaded, Error> {
+    let start = Barrier::new(usize::from(options.threads) + 1);
+    let window = Arc::new(MeasuredWindow::default());
+    let mut sum = Loaded::new();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.threads)
+            .map(|thread| {
+                let (start, window) = (&start, &window);
+                scope.spawn(move || {
+                    let connected = Reactor::new(options.wait)
+                        .map_err(failed)
+                        .and_then(|reactor| cluster.connect(&reactor));
+                    start.wait();
+                    run_clients(&connected?, config, options, keys, thread, window)
+                })
+            })
+            .collect();
+        start.wait();
+        thread::sleep(options.window / WARMING);
+        window.is_open.store(true, Ordering::Relaxed);
+        thread::sleep(options.window);
+        window.is_closed.store(true, Ordering::Relaxed);
+        for thread in threads {
+            let results = thread.join().expect("a compute server does not panic");
+            sum.merge(results?);
+        }
+        Ok::<(), Error>(())
+    })?;
+    match sum.errors.first() {
+        Some(error) => Err(failed(error)),
+        None => Ok(sum),
+    }
+}
+
+/// The measured window, for all threads.
+#[derive(Default)]
+struct MeasuredWindow {
+    is_open: AtomicBool,
+    is_closed: AtomicBool,
+}
+
+/// Runs the clients of one compute server until the window closes.
+fn run_clients(
+    fabric: &TcpFabric,
+    config: &Config,
+    options: &MeasuredOptions,
+    keys: &Arc<RunKeys>,
+    thread: u16,
+    window: &Arc<MeasuredWindow>,
+) -> Result<Loaded, Error> {
+    let compute = compute_server(fabric, config);
+    let mut sum = Loaded::new();
+    let done = fabric.reactor().block_on(async {
+        let clients = (0..options.coroutines).map(|turn| {
+            let number = u64::from(thread + turn * options.threads);
+            let rng = Rng::new(options.seed).fork(number);
+            let is_ranger = options.mix.is_ranger(number);
+            let (keys, window) = (Arc::clone(keys), Arc::clone(window));
+            run_client(compute.client(), options.mix, is_ranger, keys, rng, window)
+        });
+        let clients: Vec<_> = clients
+            .map(|client| fabric.reactor().spawn(client))
+            .collect();
+        for client in clients {
+            sum.merge(client.await);
+        }
+        fabric.leave().await
+    });
+    done.map_err(failed)?;
+    Ok(sum)
+}
+
+/// One client, which runs one operation after another until the window closes.
+async fn run_client(
+    client: Client<TcpFabric>,
+    mix: TreeMix,
+    is_ranger: bool,
+    keys: Arc<RunKeys>,
+    mut rng: Rng,
+    window: Arc<MeasuredWindow>,
+) -> Loaded {
+    let mut results = Loaded::new();
+    let mut value = 0;
+    while !window.is_closed.load(Ordering::Relaxed) {
+        let op = mix.draw(is_ranger, &keys, &mut rng);
+        value += 1;
+        let began = Instant::now();
+        if let Err(error) = perform(&client, op, value).await {
+            results.errors.push(error);
+            break;
+        }
+        let took = began.elapsed();
+        let cost = client.take_op();
+        if !window.is_open.load(Ordering::Relaxed) {
+            continue;
+        }
+        let trips = cost.round_trips.into();
+        match op {
+            TreeOp::Get(_) => {
+                results.tally.lookup(&cost);
+                results.lookups.add(took, trips);
+            }
+            TreeOp::Insert(_) | TreeOp::Modify(_) => {
+                results.tally.write(&cost);
+                results.writes.add(took, trips);
+            }
+            TreeOp::Range(..) => {
+                results.tally.range(&cost);
+                results.ranges.add(took, trips);
+            }
+        }
+    }
+    results
+}
+
+/// Returns the figures of one system.
+fn figures(
+    system: &str,
+    options: &MeasuredOptions,
+    unloaded: &Unloaded,
+    loaded: &Loaded,
+) -> Vec<Figure> {
+    let (mut figures, mut bounded) = (Vec::new(), Vec::new());
+    let mut measured = |what: &str, value: f64, unit: &'static str| {
+        let figure = Figure::measured("tcp", format!("{system}: {what}"), value);
+        figures.push(figure.unit(unit));
+    };
+    let bare = unloaded.bare.us(0.5);
+    measured("one client: a bare round trip, median", bare, "us");
+    for (what, alone) in [("lookup", &unloaded.lookups), ("update", &unloaded.updates)] {
+        let us = alone.us(0.5);
+        measured(&format!("one client: {what}, median"), us, "us");
+        let name = format!("{system}: one client: {what} over its bare round trips");
+        let ratio = Figure::measured("tcp", name, us / (bare * alone.trips()));
+        bounded.push(ratio.unit("times").at_most(BARE_RATIO_MAX));
+    }
+    let kinds = [
+        ("lookups", &loaded.lookups),
+        ("writes", &loaded.writes),
+        ("ranges", &loaded.ranges),
+    ];
+    let all: u64 = kinds.iter().map(|(_, kind)| kind.latency.len()).sum();
+    let rate = all as f64 / options.window.as_secs_f64() / 1000.0;
+    measured("all clients: throughput", rate, "k operations a second");
+    for (what, kind) in kinds.iter().filter(|(_, kind)| !kind.latency.is_empty()) {
+        for (part, name) in [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")] {
+            measured(&format!("all clients: {what}, {name}"), kind.us(part), "us");
+        }
+    }
+    let mut counted = |what: &str, value: f64, unit: &'static str| {
+        let figure = Figure::counted("tcp", format!("{system}: {what}"), value);
+        figures.push(figure.unit(unit));
+    };
+    counted(
+        "one client: round trips of a lookup",
+        unloaded.lookups.trips(),
+        "",
+    );
+    counted(
+        "one client: round trips of an update",
+        unloaded.updates.trips(),
+        "",
+    );
+    for (what, kind) in kinds.iter().filter(|(_, kind)| !kind.latency.is_empty()) {
+        counted(
+            &format!("all clients: round trips of {what}"),
+            kind.trips(),
+            "",
+        );
+    }
+    if loaded.tally.write_trips.count() > 0 {
+        let writes = loaded.tally.write_trips.count() as f64;
+        let handed_over = loaded.tally.handed_over as f64 / writes;
+        counted("all clients: locks handed over", handed_over, "of writes");
+        let split = loaded.tally.splits as f64 / writes;
+        counted("all clients: writes that split a node", split, "of writes");
+    }
+    figures.extend(bounded);
+    figures
+}
