@@ -36,6 +36,7 @@ mod media_errors;
 mod memcached;
 mod model;
 mod mutants;
+mod packages;
 mod pibench;
 mod release;
 mod run;
@@ -67,6 +68,11 @@ const SUITES: &[Suite] = &[
         "redis-clients",
         "Redis's own clients work unmodified",
         clients::run,
+    ),
+    Suite(
+        "packages",
+        "packages of four languages that use Redis work unmodified",
+        packages::run,
     ),
     Suite(
         "redis-compare",
