@@ -77,10 +77,12 @@ const AREAS: [MutatedArea; 6] = [
     MutatedArea {
         krate: "server",
         paths: &[
-            "worker.rs",
-            "executor.rs",
-            "connection.rs",
-            "long_requests.rs",
+            "net/worker.rs",
+            "net/worker",
+            "net/executor.rs",
+            "net/connection.rs",
+            "net/delivery.rs",
+            "net/long_requests.rs",
             "exec_context.rs",
             "commands/pipeline.rs",
             "commands/transactions.rs",
@@ -628,6 +630,23 @@ impl Rng {
     fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.below(last + 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_area_has_mutants_in_each_of_its_paths() {
+        for area in &AREAS {
+            for path in area.paths {
+                let folder = root().join(format!("crates/{}/src", area.krate));
+                let mut all = Vec::new();
+                find(&folder.join(path), area.krate, &mut all).unwrap();
+                assert!(!all.is_empty(), "{}: {path}", area.krate);
+            }
         }
     }
 }
