@@ -140,6 +140,11 @@ const SUITES: &[Suite] = &[
         check::tree,
     ),
     Suite(
+        "tree-c",
+        "a program in C uses the tree through its header",
+        |_| run::cargo(&["test", "-p", "farbank-tree-c"]),
+    ),
+    Suite(
         "guest",
         "no acknowledged write is lost when a virtual machine loses power",
         guest::run,
@@ -189,11 +194,12 @@ const SUITES: &[Suite] = &[
 ];
 
 /// Suites that do not use the release binary. The release binary is built for all others.
-const WITHOUT_BINARY: [&str; 11] = [
+const WITHOUT_BINARY: [&str; 12] = [
     "advisories",
     "faults",
     "schedules",
     "tree",
+    "tree-c",
     "miri",
     "asan",
     "tsan",

@@ -9,13 +9,13 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crates in dependency order: a crate may use only crates before it.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
     "pm", "check", "index", "store", "kv", "farbank", "cache", "fabric", "tree", "server",
-    "pibench", "bench", "contest", "cli", "judge-c", "tables",
+    "pibench", "bench", "contest", "cli", "judge-c", "tables", "tree-c",
 ];
 
 /// Crates with unsafe code: the far-memory crate, and the bindings for other languages.
-const UNSAFE: [&str; 4] = ["pm", "pibench", "judge-c", "tables"];
+const UNSAFE: [&str; 5] = ["pm", "pibench", "judge-c", "tables", "tree-c"];
 
 const LINES_MAX: usize = 800;
 
