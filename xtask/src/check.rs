@@ -120,6 +120,12 @@ pub(crate) fn histories(size: RunSize) -> Result<(), String> {
     Ok(())
 }
 
+/// Kills, pauses and restarts the processes of a tree on memory servers.
+pub(crate) fn cluster(size: RunSize) -> Result<(), String> {
+    let cycles = if size == RunSize::Gate { "300" } else { "30" };
+    output(check("cluster")?.args(["--cycles", cycles])).map(|_| ())
+}
+
 /// Kills and restarts a server under load many times.
 pub(crate) fn kill(size: RunSize) -> Result<(), String> {
     let cycles = if size == RunSize::Gate { "1000" } else { "60" };

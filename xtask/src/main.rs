@@ -140,6 +140,11 @@ const SUITES: &[Suite] = &[
         check::tree,
     ),
     Suite(
+        "cluster",
+        "calls on a tree are linearizable when its processes are killed and paused",
+        check::cluster,
+    ),
+    Suite(
         "tree-c",
         "a program in C uses the tree through its header",
         |_| run::cargo(&["test", "-p", "farbank-tree-c"]),

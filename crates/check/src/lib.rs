@@ -23,12 +23,15 @@
 //! * `child` starts `farbank serve` as a process, and has clients for its protocols.
 //! * `kill` kills the server under load and checks every key after each restart.
 //! * `histories` kills the server and checks that the calls of its clients are linearizable.
+//! * `cluster` kills and pauses the processes of a tree on memory servers.
 //! * `power` writes until the power is cut and checks the data after the next boot.
 
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "harness")]
 pub mod child;
+#[cfg(feature = "harness")]
+pub mod cluster;
 mod digest;
 pub mod explore;
 pub mod faults;

@@ -38,6 +38,8 @@ pub enum ChildError {
     },
     /// A connection was lost before the server was killed.
     Disconnected(io::Error),
+    /// A process that executes rounds of calls did not end one.
+    Round(String),
 }
 
 impl fmt::Display for ChildError {
@@ -69,6 +71,7 @@ impl fmt::Display for ChildError {
                 f,
                 "the server ended or closed the connection before it was killed: {source}"
             ),
+            ChildError::Round(what) => f.write_str(what),
         }
     }
 }
@@ -82,7 +85,8 @@ impl std::error::Error for ChildError {
             | ChildError::Disconnected(source) => Some(source),
             ChildError::NotReady { .. }
             | ChildError::EndedEarly(_)
-            | ChildError::BadExit { .. } => None,
+            | ChildError::BadExit { .. }
+            | ChildError::Round(_) => None,
         }
     }
 }

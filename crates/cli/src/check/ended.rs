@@ -123,19 +123,7 @@ impl EndedServerArgs {
 
     /// Reports a failed check. The pool is kept for inspection.
     fn broken(&self, check: &str, failure: child::RunFailure, pool: &Path) -> Failure {
-        let what = match failure {
-            child::RunFailure::Broken(why) => why.to_string(),
-            child::RunFailure::Violation(violation) => {
-                eprintln!("violation: key {}: {}", violation.key, violation.what);
-                for event in &violation.history {
-                    eprintln!("    {event}");
-                }
-                format!(
-                    "check {check}: VIOLATED: key {}: {}",
-                    violation.key, violation.what
-                )
-            }
-        };
+        let what = described(check, failure);
         if self.json {
             println!(
                 "{}",
@@ -149,8 +137,25 @@ impl EndedServerArgs {
     }
 }
 
+/// Describes a failed check. Prints the history of a violation.
+pub(super) fn described(check: &str, failure: child::RunFailure) -> String {
+    match failure {
+        child::RunFailure::Broken(why) => why.to_string(),
+        child::RunFailure::Violation(violation) => {
+            eprintln!("violation: key {}: {}", violation.key, violation.what);
+            for event in &violation.history {
+                eprintln!("    {event}");
+            }
+            format!(
+                "check {check}: VIOLATED: key {}: {}",
+                violation.key, violation.what
+            )
+        }
+    }
+}
+
 /// Returns a path for a pool in /dev/shm, or in the temporary folder if that does not exist.
-fn in_memory(check: &str) -> PathBuf {
+pub(super) fn in_memory(check: &str) -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     let folder = if memory.is_dir() {
         memory

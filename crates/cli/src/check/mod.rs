@@ -1,5 +1,6 @@
 //! `farbank check`: the correctness checks, in particular that acknowledged writes survive.
 
+mod cluster;
 mod crash;
 mod ended;
 mod faults;
@@ -23,6 +24,10 @@ use crate::common::Failure;
 /// Run the correctness checks.
 #[derive(Subcommand)]
 pub(crate) enum CheckCommand {
+    /// Kill and pause processes of a tree on memory servers, and check that the recorded calls are linearizable.
+    Cluster(cluster::CheckClusterArgs),
+    #[command(hide = true)]
+    ClusterClient(cluster::CheckClusterClientArgs),
     /// Crash a structure at every crash point of a simulation, and check what a power cut could leave.
     Crash(crash::CrashArgs),
     /// Omit each flush and drain, and enable each named fault. The crash explorer must detect all of them.
@@ -44,6 +49,8 @@ impl CheckCommand {
     /// Runs the check. Returns an error if it does not hold.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
+            CheckCommand::Cluster(cluster) => cluster.run(),
+            CheckCommand::ClusterClient(client) => client.run(),
             CheckCommand::Crash(crash) => crash.run(),
             CheckCommand::Faults(faults) => faults.run(),
             CheckCommand::Histories(histories) => histories.run(),

@@ -58,7 +58,8 @@ impl InputBuffer {
         self.end == self.bytes.len()
     }
 
-    /// Reads once from `from`. Returns the number of bytes, 0 at the end of the stream.
+    /// Reads once from `from`. Returns the number of bytes, 0 at the end of the stream. A read that a signal interrupts is
+    /// repeated: without a handler, too, a process that was stopped and continues has its reads with a timeout interrupted.
     pub(super) fn fill(&mut self, from: &mut impl Read) -> io::Result<usize> {
         if self.bytes.len() - self.end < READ_BYTES / 2 && self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -69,8 +70,36 @@ impl InputBuffer {
             let most = FRAME_BYTES_MAX + READ_BYTES;
             self.bytes.resize((self.bytes.len() * 2).min(most), 0);
         }
-        let read = from.read(&mut self.bytes[self.end..])?;
-        self.end += read;
-        Ok(read)
+        loop {
+            match from.read(&mut self.bytes[self.end..]) {
+                Ok(read) => {
+                    self.end += read;
+                    return Ok(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_a_signal_interrupts_is_repeated() {
+        struct Interrupted(bool);
+        impl Read for Interrupted {
+            fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+                if std::mem::replace(&mut self.0, false) {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                to[..3].copy_from_slice(b"abc");
+                Ok(3)
+            }
+        }
+        let mut input = InputBuffer::new();
+        assert_eq!(input.fill(&mut Interrupted(true)).unwrap(), 3);
     }
 }

@@ -1,0 +1,298 @@
+//! The processes of a cluster: memory servers and compute processes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::calls::{ClusterLine, UnknownLine};
+use crate::child::ChildError;
+
+/// Duration of the lease of a compute process.
+pub(super) const LEASE: Duration = Duration::from_millis(300);
+/// Duration of the lease of a memory server.
+const MEMBER_LEASE: Duration = Duration::from_millis(200);
+
+/// Folder and program of a cluster.
+#[derive(Clone, Debug)]
+pub(super) struct ClusterFiles {
+    pub(super) program: PathBuf,
+    pub(super) folder: PathBuf,
+}
+
+impl ClusterFiles {
+    pub(super) fn key(&self) -> PathBuf {
+        self.folder.join("key")
+    }
+
+    fn spawn(&self, command: &mut Command) -> Result<Child, ChildError> {
+        command.spawn().map_err(|source| ChildError::Start {
+            program: self.program.clone(),
+            source,
+        })
+    }
+
+    /// Creates the tree on the memory servers at `addresses`.
+    pub(super) fn create_tree(&self, addresses: &str) -> Result<(), ChildError> {
+        let mut command = Command::new(&self.program);
+        command.args(["tree", "create", "--servers", addresses, "--key-file"]);
+        command.arg(self.key()).args(["--value-bytes", "4096"]);
+        let output = command.output().map_err(ChildError::Process)?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(ChildError::NotReady {
+                status: output.status.to_string(),
+                banner: String::from_utf8_lossy(&output.stderr).into_owned(),
+            }),
+        }
+    }
+}
+
+/// A memory server on a pool. Killed when dropped.
+pub(super) struct MemoryProcess {
+    child: Child,
+    number: u16,
+    address: SocketAddr,
+}
+
+impl MemoryProcess {
+    /// Starts memory server `number`.
+    pub(super) fn start(
+        files: &ClusterFiles,
+        number: u16,
+        listen: SocketAddr,
+        lease_server: Option<SocketAddr>,
+    ) -> Result<MemoryProcess, ChildError> {
+        let mut command = Command::new(&files.program);
+        command
+            .args(["memory-server", "--size", "256mb", "--lock-size", "64kb"])
+            .args(["--chunk-size", "64kb", "--number", &number.to_string()])
+            .args(["--listen", &listen.to_string()])
+            .args(["--lease-ms", &LEASE.as_millis().to_string()])
+            .args(["--member-lease-ms", &MEMBER_LEASE.as_millis().to_string()])
+            .arg("--key-file")
+            .arg(files.key())
+            .arg("--pool")
+            .arg(files.folder.join(format!("memory{number}")));
+        if let Some(address) = lease_server {
+            command.args(["--lease-server", &address.to_string()]);
+        }
+        let mut child = files.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        let mut banner = String::new();
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let read = BufReader::new(stdout).read_line(&mut banner);
+        let mut server = MemoryProcess {
+            child,
+            number,
+            address: listen,
+        };
+        read.map_err(ChildError::Banner)?;
+        let rest = banner.split("listens on ").nth(1);
+        let address = rest.and_then(|rest| rest.split(',').next()?.parse().ok());
+        match address {
+            Some(address) => {
+                server.address = address;
+                Ok(server)
+            }
+            None => Err(ChildError::NotReady {
+                status: "no address".into(),
+                banner,
+            }),
+        }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Kills the server and starts it again, at the same address and on its pool.
+    pub(super) fn restart(
+        &mut self,
+        files: &ClusterFiles,
+        lease_server: Option<SocketAddr>,
+    ) -> Result<(), ChildError> {
+        kill(&mut self.child)?;
+        *self = MemoryProcess::start(files, self.number, self.address, lease_server)?;
+        Ok(())
+    }
+}
+
+impl Drop for MemoryProcess {
+    fn drop(&mut self) {
+        // Fails if the process has ended already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Kills a process that still runs.
+fn kill(child: &mut Child) -> Result<(), ChildError> {
+    if let Ok(Some(status)) = child.try_wait() {
+        return Err(ChildError::EndedEarly(status));
+    }
+    let killed = child.kill().and_then(|()| child.wait());
+    killed.map(drop).map_err(ChildError::Process)
+}
+
+/// What a compute process has printed.
+#[derive(Default)]
+struct Printed {
+    lines: Vec<ClusterLine>,
+    /// Rounds that have ended.
+    done: u64,
+    /// The process has closed its output.
+    is_ended: bool,
+    unknown: Option<UnknownLine>,
+}
+
+#[derive(Default)]
+struct PrintedLines {
+    state: Mutex<Printed>,
+    changed: Condvar,
+}
+
+impl PrintedLines {
+    // No holder of the lock panics.
+    fn state(&self) -> MutexGuard<'_, Printed> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Printed)) {
+        change(&mut self.state());
+        self.changed.notify_all();
+    }
+}
+
+/// A compute process. Killed when dropped.
+pub(super) struct ComputeProcess {
+    child: Child,
+    stdin: ChildStdin,
+    printed: Arc<PrintedLines>,
+    /// Rounds that have begun.
+    rounds: u64,
+}
+
+impl ComputeProcess {
+    /// Starts a process with `clients` clients of the tree.
+    pub(super) fn start(
+        files: &ClusterFiles,
+        addresses: &str,
+        clients: usize,
+    ) -> Result<ComputeProcess, ChildError> {
+        let mut command = Command::new(&files.program);
+        command.args([
+            "check",
+            "cluster-client",
+            "--servers",
+            addresses,
+            "--key-file",
+        ]);
+        command.arg(files.key());
+        command.args(["--clients", &clients.to_string()]);
+        let mut child = files.spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let stdin = child.stdin.take().expect("stdin is piped");
+        let printed = Arc::new(PrintedLines::default());
+        let to = Arc::clone(&printed);
+        thread::spawn(move || read_lines(BufReader::new(stdout), &to));
+        Ok(ComputeProcess {
+            child,
+            stdin,
+            printed,
+            rounds: 0,
+        })
+    }
+
+    /// Begins a round: the process executes `command`.
+    pub(super) fn begin(&mut self, command: &str) -> Result<(), ChildError> {
+        self.rounds += 1;
+        let written = writeln!(self.stdin, "{command}");
+        written.map_err(|_| ChildError::Round("a compute process ended between rounds".into()))
+    }
+
+    /// Waits until the round has ended. Returns its lines.
+    pub(super) fn end_round(&mut self, patience: Duration) -> Result<Vec<ClusterLine>, ChildError> {
+        let due = Instant::now() + patience;
+        let mut state = self.printed.state();
+        loop {
+            if let Some(unknown) = state.unknown.take() {
+                return Err(ChildError::Round(unknown.to_string()));
+            }
+            if state.done == self.rounds {
+                return Ok(std::mem::take(&mut state.lines));
+            }
+            let left = due.saturating_duration_since(Instant::now());
+            if state.is_ended || left.is_zero() {
+                let what = match state.is_ended {
+                    true => "a compute process ended within a round",
+                    false => "a compute process did not end its round: a call waits for ever",
+                };
+                return Err(ChildError::Round(what.into()));
+            }
+            let waited = self.printed.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Kills the process. Returns its lines.
+    pub(super) fn kill(mut self) -> Result<Vec<ClusterLine>, ChildError> {
+        kill(&mut self.child)?;
+        let mut state = self.printed.state();
+        while !state.is_ended {
+            let waited = self.printed.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(std::mem::take(&mut state.lines))
+    }
+
+    /// Stops the process for `pause`, then lets it continue.
+    pub(super) fn pause(&self, pause: Duration) -> Result<(), ChildError> {
+        let process = Pid::from_child(&self.child);
+        let send = |signal| {
+            kill_process(process, signal).map_err(|error| ChildError::Process(error.into()))
+        };
+        send(Signal::STOP)?;
+        thread::sleep(pause);
+        send(Signal::CONT)
+    }
+}
+
+impl Drop for ComputeProcess {
+    fn drop(&mut self) {
+        // Fails if the process has ended already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Reads lines until the process ends. A last line without an end is of a call that a kill interrupted.
+fn read_lines(mut from: impl BufRead, to: &PrintedLines) {
+    let mut line = String::new();
+    while matches!(from.read_line(&mut line), Ok(bytes) if bytes > 0) {
+        let Some(whole) = line.strip_suffix('\n') else {
+            break;
+        };
+        let parsed = whole.parse();
+        to.change(|state| match parsed {
+            Ok(line) => {
+                state.done += u64::from(matches!(line, ClusterLine::Done { .. }));
+                state.lines.push(line);
+            }
+            Err(unknown) => state.unknown = Some(unknown),
+        });
+        line.clear();
+    }
+    to.change(|state| state.is_ended = true);
+}
+
+/// Writes a key for the cluster.
+pub(super) fn write_key(path: &Path, seed: u64) -> Result<(), ChildError> {
+    let mut rng = farbank_pm::rng::Rng::new(seed);
+    let key: Vec<u8> = (0..4).flat_map(|_| rng.draw().to_le_bytes()).collect();
+    std::fs::write(path, key).map_err(ChildError::Process)
+}

@@ -1,0 +1,296 @@
+//! `farbank check cluster`: kills and pauses the processes of a tree on memory servers, and checks that the calls of its clients
+//! are linearizable. And the compute process that it starts.
+
+use std::io::{BufRead, Write};
+use std::net::SocketAddr;
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use clap::{Args, value_parser};
+use farbank_check::child::RunFailure;
+use farbank_check::cluster::{
+    self, ClusterAnswer, ClusterCall, ClusterFigures, ClusterLine, key_bytes, key_number,
+    monotonic_ns, value_bytes, value_id,
+};
+use farbank_pm::rng::Rng;
+use farbank_tree::{CasOutcome, Cluster, ClusterError, ClusterSettings, KeyValue};
+
+use crate::common::{Failure, read_key};
+
+const EXAMPLES: &str = "\
+Examples:
+  farbank check cluster --cycles 300
+      two memory servers and three compute processes; each cycle kills, pauses or restarts one of them
+  farbank check cluster --processes 4 --clients 8 --seed 7
+      more processes and clients";
+
+/// Kill and pause processes of a tree on memory servers, and check that the recorded calls are linearizable.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CheckClusterArgs {
+    /// Number of cycles. Most kill, pause or restart a process.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = value_parser!(u64).range(1..))]
+    cycles: u64,
+    /// Compute processes.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(2..=16))]
+    processes: u32,
+    /// Clients of each compute process.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=64))]
+    clients: u32,
+    /// Calls of each client in a cycle.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u64).range(1..=4000))]
+    calls: u64,
+    /// Seed of the random number generator. Timing still differs from run to run.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+impl CheckClusterArgs {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let folder = super::ended::in_memory("cluster");
+        let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", folder.display()));
+        std::fs::create_dir(&folder).map_err(failed)?;
+        let program = std::env::current_exe()
+            .map_err(|e| Failure::failed(format!("cannot find the path of this program: {e}")))?;
+        let options = cluster::ClusterOptions {
+            program,
+            folder: folder.clone(),
+            cycles: self.cycles,
+            processes: self.processes as usize,
+            clients: self.clients as usize,
+            calls: self.calls,
+            seed: self.seed,
+        };
+        let every = (self.cycles / 10).max(1);
+        let ran = cluster::run(&options, &mut |figures| {
+            if !self.json && figures.cycles % every == 0 {
+                println!("{}", line(figures));
+            }
+        });
+        let figures = ran.map_err(|failure| self.broken(failure, &folder))?;
+        std::fs::remove_dir_all(&folder).map_err(failed)?;
+        match self.json {
+            true => println!("{}", json(&figures)),
+            false => println!("check cluster: holds; {}", line(&figures)),
+        }
+        Ok(())
+    }
+
+    /// Reports a failed check. The pools are kept for inspection.
+    fn broken(&self, failure: RunFailure, folder: &std::path::Path) -> Failure {
+        let what = super::ended::described("cluster", failure);
+        if self.json {
+            let object = serde_json::json!({ "check": "cluster", "holds": false, "what": what });
+            println!("{object}");
+        }
+        let hint = format!("the pools are kept in {} for inspection", folder.display());
+        Failure::Failed {
+            error: what,
+            hint: Some(hint),
+        }
+    }
+}
+
+fn line(figures: &ClusterFigures) -> String {
+    format!(
+        "{} cycles ({} kills and {} pauses of compute processes, {} restarts of memory servers), {} calls answered, {} failed, {} \
+         in flight at a kill, {} locks taken over, {} nodes mended, {} histories linearizable, {} not decided, longest call of \
+         another process {:.0} ms; {:.1} s",
+        figures.cycles,
+        figures.kills,
+        figures.pauses,
+        figures.restarts,
+        figures.answered,
+        figures.failed,
+        figures.in_flight,
+        figures.taken_over,
+        figures.mended,
+        figures.histories,
+        figures.given_up,
+        figures.longest.as_secs_f64() * 1e3,
+        figures.elapsed.as_secs_f64(),
+    )
+}
+
+fn json(figures: &ClusterFigures) -> serde_json::Value {
+    serde_json::json!({
+        "check": "cluster", "holds": true, "cycles": figures.cycles, "kills": figures.kills, "pauses": figures.pauses,
+        "restarts": figures.restarts, "answered": figures.answered, "failed": figures.failed, "in_flight": figures.in_flight,
+        "taken_over": figures.taken_over, "mended": figures.mended, "histories": figures.histories,
+        "given_up": figures.given_up, "longest_ms": figures.longest.as_secs_f64() * 1e3,
+        "elapsed_s": figures.elapsed.as_secs_f64(),
+    })
+}
+
+/// The compute process of `check cluster`: executes the rounds that it reads from standard input, and prints its calls.
+#[derive(Args)]
+pub(crate) struct CheckClusterClientArgs {
+    #[arg(long, value_delimiter = ',', required = true)]
+    servers: Vec<SocketAddr>,
+    #[arg(long)]
+    key_file: PathBuf,
+    #[arg(long)]
+    clients: u64,
+}
+
+impl CheckClusterClientArgs {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let settings = ClusterSettings::new(self.servers, read_key(&self.key_file)?);
+        let cluster = Cluster::connect(settings).map_err(Failure::failed)?;
+        let mut counted = (0, 0);
+        for command in std::io::stdin().lock().lines() {
+            let command = command.map_err(Failure::failed)?;
+            let words: Vec<&str> = command.split(' ').collect();
+            let (name, numbers) = words.split_first().unwrap_or((&"", &[]));
+            let numbers: Vec<u64> = numbers.iter().flat_map(|word| word.parse()).collect();
+            match (*name, numbers.as_slice()) {
+                ("calls", &[ids, first, keys, calls]) => {
+                    make_calls(&cluster, self.clients, (ids, first, keys, calls));
+                }
+                ("read", &[keys]) => read_all(&cluster, self.clients, keys),
+                _ => return Err(Failure::failed(format!("unknown round {command:?}"))),
+            }
+            let stats = cluster.stats().map_err(Failure::failed)?;
+            print(&ClusterLine::Done {
+                taken_over: stats.taken_over - counted.0,
+                mended: stats.mended - counted.1,
+            });
+            counted = (stats.taken_over, stats.mended);
+        }
+        Ok(())
+    }
+}
+
+/// Prints a line with one write, so that a kill does not tear it.
+fn print(line: &ClusterLine) {
+    let text = format!("{line}\n");
+    let mut stdout = std::io::stdout().lock();
+    // The parent process has ended if this fails, and then this process ends with its standard input.
+    let _ = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+}
+
+/// Runs a round of calls of all clients.
+fn make_calls(cluster: &Cluster, clients: u64, (ids, first, keys, calls): (u64, u64, u64, u64)) {
+    thread::scope(|scope| {
+        for client in 0..clients {
+            scope.spawn(move || {
+                let mut rng = Rng::new(ids).fork(client);
+                for call in 0..calls {
+                    let key = first + rng.below(keys);
+                    let id = ids + (client << 12) + call;
+                    let call = draw(cluster, key, id, &mut rng);
+                    make(cluster, client, key, call);
+                }
+            });
+        }
+    });
+}
+
+/// Draws a call. `id` is the id of a new value.
+fn draw(cluster: &Cluster, key: u64, id: u64, rng: &mut Rng) -> ClusterCall {
+    /// Keys of a scan.
+    const SCANNED: usize = 6;
+    let swap = |new| {
+        let found = cluster.get(&key_bytes(key)).ok().flatten();
+        let expected = found.and_then(|bytes| value_id(&bytes));
+        ClusterCall::Swap { expected, new }
+    };
+    match rng.below(12) {
+        0..3 => ClusterCall::Get,
+        3..7 => ClusterCall::Put(id),
+        7 | 8 => swap(Some(id)),
+        9 => swap(None),
+        10 => ClusterCall::Delete,
+        _ => ClusterCall::Scan {
+            is_down: rng.below(2) == 0,
+            count: SCANNED,
+        },
+    }
+}
+
+/// Makes a call and prints it. Returns whether it was answered.
+fn make(cluster: &Cluster, client: u64, key: u64, call: ClusterCall) -> bool {
+    print(&ClusterLine::Begin {
+        client,
+        ns: monotonic_ns(),
+        key,
+        call,
+    });
+    let answer = execute(cluster, key, call);
+    let answer = answer.unwrap_or_else(|error| ClusterAnswer::Failed(error.to_string()));
+    let is_answered = !matches!(answer, ClusterAnswer::Failed(_));
+    print(&ClusterLine::End {
+        client,
+        ns: monotonic_ns(),
+        answer,
+    });
+    is_answered
+}
+
+/// Returns the id of a value; for bytes that no client wrote, an id that no client uses.
+fn id_of(bytes: &[u8]) -> u64 {
+    value_id(bytes).unwrap_or(u64::MAX)
+}
+
+fn execute(cluster: &Cluster, key: u64, call: ClusterCall) -> Result<ClusterAnswer, ClusterError> {
+    let bytes = key_bytes(key);
+    Ok(match call {
+        ClusterCall::Get => {
+            let found = cluster.get(&bytes)?;
+            ClusterAnswer::Found(found.as_deref().map(id_of))
+        }
+        ClusterCall::Put(id) => {
+            cluster.put(&bytes, &value_bytes(id))?;
+            ClusterAnswer::Stored
+        }
+        ClusterCall::Delete => ClusterAnswer::Removed(cluster.delete(&bytes)?),
+        ClusterCall::Swap { expected, new } => {
+            let (old, new) = (expected.map(value_bytes), new.map(value_bytes));
+            let outcome = cluster.compare_and_swap(&bytes, old.as_deref(), new.as_deref())?;
+            ClusterAnswer::Found(match outcome {
+                CasOutcome::Swapped => expected,
+                CasOutcome::Differs(found) => found.as_deref().map(id_of),
+            })
+        }
+        ClusterCall::Scan { is_down, count } => {
+            let begin = Bound::Included(bytes.as_slice());
+            let found = match is_down {
+                false => cluster.scan(begin, Bound::Unbounded, count)?,
+                true => cluster.scan_down(Bound::Unbounded, begin, count)?,
+            };
+            let entry =
+                |(key, value): KeyValue| (key_number(&key).unwrap_or(u64::MAX), id_of(&value));
+            ClusterAnswer::Entries(found.into_iter().map(entry).collect())
+        }
+    })
+}
+
+/// Reads all keys, by gets and by scans in both directions. Repeats a read that fails.
+fn read_all(cluster: &Cluster, clients: u64, keys: u64) {
+    let next = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for client in 0..clients {
+            let next = &next;
+            scope.spawn(move || {
+                loop {
+                    let key = next.fetch_add(1, Ordering::Relaxed);
+                    if key >= keys {
+                        return;
+                    }
+                    while !make(cluster, client, key, ClusterCall::Get) {}
+                }
+            });
+        }
+    });
+    for (key, is_down) in [(0, false), (keys, true)] {
+        let count = 2 * keys as usize;
+        while !make(cluster, 0, key, ClusterCall::Scan { is_down, count }) {}
+    }
+}
