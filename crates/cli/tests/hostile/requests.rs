@@ -276,6 +276,29 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "client" | "config" | "object" | "pubsub" | "slowlog" | "latency" | "memory" => {
             of(command).repeat(5_000)
         }
+        "acl" => {
+            let rules = |rule: fn(usize) -> String| -> String {
+                (0..MANY).map(|at| format!(" {}", rule(at))).collect()
+            };
+            let user = |rules: String| of(&format!("ACL SETUSER hostile{rules}"));
+            let described: String = (0..2_000).map(|_| " (+@read -get ~a)").collect();
+            [
+                user(rules(|at| format!(">{at}"))),
+                user(rules(|at| format!("~{at}"))),
+                user(rules(|at| format!("+get|{at}"))),
+                user(described),
+                user(format!(" >{value}")),
+                of("ACL GETUSER hostile").repeat(20),
+                of("ACL LIST").repeat(100),
+                of("ACL DRYRUN hostile get x").repeat(100),
+                of(&format!("AUTH hostile {value}")).repeat(4),
+                of(&format!("AUTH {long} wrong")).repeat(500),
+                of("ACL LOG 1000000").repeat(20),
+                of("ACL CAT slow").repeat(500),
+                of("ACL GENPASS 4096").repeat(1_000),
+            ]
+            .concat()
+        }
         "command" => of(command).repeat(1_000),
         "info" => times(command, "everything", MANY),
         "shutdown" => [

@@ -43,7 +43,6 @@ const SCORES: &[&str] = &["no", "yes", "relative", "absolute"];
 
 /// Parameters without effect, with Redis's defaults.
 pub(super) const IGNORED: &[IgnoredParameter] = &[
-    ignored("acllog-max-len", "128", ValueKind::Number(0, LONG)),
     ignored("active-expire-effort", "1", ValueKind::Number(1, 10)),
     ignored("activerehashing", "yes", SWITCH),
     ignored("aof-load-truncated", "yes", SWITCH),
@@ -174,12 +173,6 @@ pub(super) const FIXED: &[FixedParameter] = &[
         "activedefrag",
         "no",
         "the cleaner of the pool always runs, and DRAM is not defragmented",
-    ),
-    fixed("aclfile", "", "this server has one user"),
-    fixed(
-        "acl-pubsub-default",
-        "resetchannels",
-        "this server has one user",
     ),
     fixed(
         "hll-sparse-max-bytes",

@@ -13,7 +13,7 @@ use super::context::client_state::ClientState;
 use super::context::command_row::{Command, flag};
 use super::context::transaction::{TransactionQueue, WatchedKeys};
 use super::error::CommandError;
-use super::text::is_option;
+use super::text::{self, is_option};
 use crate::exec_context::LONG_REQUEST_BYTES;
 use crate::protocol::resp::Args;
 use crate::protocol::resp::number::parse_i64;
@@ -35,6 +35,8 @@ const CLIENTS: usize = 500;
 /// Most requests in the slow log that SLOWLOG GET returns, and most arguments of LATENCY HISTOGRAM.
 const SLOW_REQUESTS: usize = 128;
 const HISTOGRAMS: usize = 200;
+/// Most rules of a user that a request sets or describes.
+const RULES: usize = 32;
 /// Most subscriptions that a request ends.
 const SUBSCRIPTIONS: usize = 1000;
 /// Most patterns that PUBLISH matches.
@@ -104,8 +106,26 @@ fn walks(
         "function" => ["load", "delete", "flush", "restore"]
             .iter()
             .any(|name| is_option(args.at(1), name)),
+        "acl" => walks_users(shared, args.at(1), args),
+        name if name.starts_with("acl|") => walks_users(shared, args.at(1), args),
         "slowlog" => is_option(args.at(1), "get") && shared.slow_log.len() > SLOW_REQUESTS,
         "latency" => args.len() > HISTOGRAMS,
+        _ => false,
+    }
+}
+
+/// Whether a subcommand of ACL uses the file, or visits many users, rules or refused requests.
+fn walks_users(shared: &ServerShared<'_>, subcommand: &[u8], args: Args<'_>) -> bool {
+    match text::option(subcommand).as_slice() {
+        b"load" | b"save" | b"list" => true,
+        b"setuser" => args.len() > RULES,
+        b"getuser" => {
+            let users = shared.users.current();
+            users
+                .get(args.at(2))
+                .is_some_and(|user| user.rules() > RULES)
+        }
+        b"log" => shared.acl_log.len() > SLOW_REQUESTS,
         _ => false,
     }
 }

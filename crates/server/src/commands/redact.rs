@@ -27,6 +27,7 @@ fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
         "auth" => at > 0,
         // HELLO [version [AUTH user password] ...]
         "hello" => (2..at).any(|option| at - option <= 2 && is_option(args.at(option), "auth")),
+        "acl|setuser" => at > 1,
         "config|set" => {
             at >= 3 && at % 2 == 1 && SECRETS.iter().any(|name| is_option(args.at(at - 1), name))
         }

@@ -7,7 +7,7 @@ use super::context::command_row::flag::*;
 use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, ONE, PAIRS, THIRD, TWO, rows};
 use super::context::command_table::CommandTable;
 use super::subcommands::{
-    CLIENT, COMMAND, CONFIG, FUNCTION_COMMANDS, LATENCY, MEMORY, OBJECT, PUBSUB_CONTAINER,
+    ACL, CLIENT, COMMAND, CONFIG, FUNCTION_COMMANDS, LATENCY, MEMORY, OBJECT, PUBSUB_CONTAINER,
     SCRIPT_COMMANDS, SLOWLOG,
 };
 use super::{
@@ -544,6 +544,11 @@ static ROWS: &[Command] = rows! { 1;
         arity: -2,
         group: "server", since: "4.0.0", run: server::container, subcommands: MEMORY,
         summary: "Commands about memory.",
+    }
+    "acl" {
+        arity: -2, flags: MAY_WALK,
+        group: "server", since: "6.0.0", run: server::container, subcommands: ACL,
+        summary: "Commands about users and their permissions.",
     }
     "save" {
         arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | WALKS,

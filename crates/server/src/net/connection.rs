@@ -17,11 +17,12 @@ use crate::exec_context::TurnStatus;
 use crate::protocol::resp::{RequestParser, RespVersion};
 use crate::settings::WireProtocol;
 use crate::state::clients::ClientInfo;
+use crate::state::users::UserRegistry;
 
 /// A connection's protocol and its state in it.
 pub(super) enum ProtocolState {
     Resp {
-        client: ClientState,
+        client: Box<ClientState>,
         parser: RequestParser,
     },
     Memcached(MemcachedConn),
@@ -81,15 +82,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Creates a connection. `is_authenticated`: its client needs no password.
+    /// Creates a connection of the user `default`.
     pub(super) fn new(
         stream: TcpStream,
         client_info: Arc<ClientInfo>,
-        is_authenticated: bool,
+        users: &UserRegistry,
     ) -> Connection {
         let protocol = match client_info.protocol {
             WireProtocol::Resp => ProtocolState::Resp {
-                client: ClientState::new(Arc::clone(&client_info), &COMMANDS, is_authenticated),
+                client: Box::new(ClientState::new(Arc::clone(&client_info), &COMMANDS, users)),
                 parser: RequestParser::default(),
             },
             WireProtocol::Memcached => ProtocolState::Memcached(MemcachedConn::default()),
@@ -146,6 +147,14 @@ impl Connection {
                 }
                 Err(e) => return Err(e),
             }
+        }
+    }
+
+    /// Follows changes of users. Returns whether the connection may go on.
+    pub(super) fn follow_users(&mut self, users: &UserRegistry) -> bool {
+        match &mut self.protocol {
+            ProtocolState::Resp { client, .. } => client.follow_users(users),
+            ProtocolState::Memcached(_) => true,
         }
     }
 

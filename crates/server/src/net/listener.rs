@@ -26,8 +26,9 @@ use super::worker::{WAKE, Worker};
 use super::worker_pool::{WorkerHandle, WorkerMsg, WorkerPool};
 use crate::admin;
 use crate::commands::memcached::state::MemcachedState;
-use crate::commands::{config, function_load};
+use crate::commands::{config, function_load, start_users};
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
+use crate::state::acl_log::AclLog;
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::functions::FunctionRegistry;
 use crate::state::pause::Pause;
@@ -247,11 +248,14 @@ impl Server {
         let functions = FunctionRegistry::new(self.options.functions_file.clone());
         function_load::load_file(&functions, pool)
             .map_err(|problem| unusable(&functions, &problem))?;
+        let settings = LiveSettings::new(clients_max(self.options.clients_max), &self.options);
+        config::apply(&settings, &self.options.parameters);
+        let users = start_users::registry(&settings, &self.options).map_err(io::Error::other)?;
         let parts = ServerParts {
             shared: ServerShared {
                 store,
                 options: &self.options,
-                settings: LiveSettings::new(clients_max(self.options.clients_max), &self.options),
+                settings,
                 threads: pool,
                 clients: ClientRegistry::default(),
                 scripts: ScriptRegistry::default(),
@@ -269,11 +273,12 @@ impl Server {
                 pause: Pause::default(),
                 last_save_secs: AtomicU64::new(unix_secs()),
                 latency_log: LatencyLog::default(),
+                users,
+                acl_log: AclLog::default(),
             },
             memcached: MemcachedState::new(spoken),
             pool,
         };
-        config::apply(&parts.shared.settings, &self.options.parameters);
         std::thread::scope(|scope| {
             let parts = &parts;
             let _none_without_all = ShutdownOnPanic(pool);
@@ -523,6 +528,16 @@ fn assign(parts: &ServerParts<'_>, mut stream: TcpStream, peer: &PeerAddr, proto
         shared.rejected.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = stream.write(protocol.too_many()) {
             tracing::debug!(%error, "cannot send the refusal to a client above maxclients");
+        }
+        return;
+    }
+    if shared.settings.protected_mode.load(Ordering::Relaxed) != 0
+        && !shared.users.default_needs_password()
+        && !peer.is_on_loopback()
+    {
+        shared.rejected.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = stream.write(protocol.protected()) {
+            tracing::debug!(%error, "cannot send the refusal of protected mode");
         }
         return;
     }

@@ -108,6 +108,12 @@ impl ServerThreads for WorkerPool {
         self.wake_workers();
     }
 
+    fn users_changed(&self) {
+        for worker in &self.workers {
+            worker.send(WorkerMsg::UsersChanged);
+        }
+    }
+
     fn close(&self, client_info: &ClientInfo) {
         if let Some(worker) = self.workers.get(client_info.worker) {
             worker.send(WorkerMsg::Kill(client_info.id));
@@ -128,6 +134,8 @@ pub(super) enum WorkerMsg {
     Accept(TcpStream, Arc<ClientInfo>),
     /// Close the connection with this id.
     Kill(u64),
+    /// Users have changed: close the connections that may not go on.
+    UsersChanged,
     /// Deliver these published messages.
     Deliver(Vec<Delivery>),
     /// Resume this connection: its long request was executed.

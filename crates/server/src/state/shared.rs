@@ -7,6 +7,7 @@ use std::time::Instant;
 use farbank_pm::Poisoned;
 use farbank_store::{Key, Store};
 
+use super::acl_log::AclLog;
 use super::clients::{ClientInfo, ClientRegistry};
 use super::functions::FunctionRegistry;
 use super::messages::{Publication, SubscriptionKind};
@@ -14,6 +15,7 @@ use super::pause::Pause;
 use super::scripts::ScriptRegistry;
 use super::subscriptions::Subscriptions;
 use super::threads::ServerThreads;
+use super::users::UserRegistry;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::stats::counters::ServerCounters;
@@ -51,6 +53,8 @@ pub(crate) struct ServerShared<'a> {
     /// When SAVE or BGSAVE last succeeded, in seconds since 1970; the start of the server if none has.
     pub(crate) last_save_secs: AtomicU64,
     pub(crate) latency_log: LatencyLog,
+    pub(crate) users: UserRegistry,
+    pub(crate) acl_log: AclLog,
 }
 
 impl ServerShared<'_> {

@@ -3,6 +3,7 @@
 //! No test sleeps. To check that an event has *not* happened, a test makes a round trip that the same worker would
 //! serve after the event.
 
+mod acl;
 mod admin;
 mod commands;
 mod compared;
