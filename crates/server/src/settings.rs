@@ -62,22 +62,82 @@ pub struct Endpoint {
     pub addr: SocketAddr,
     /// The protocol.
     pub protocol: WireProtocol,
+    /// Connections are encrypted by TLS.
+    pub tls: bool,
 }
 
 impl Endpoint {
     /// Returns an endpoint for Redis clients.
     #[must_use]
     pub fn resp(addr: SocketAddr) -> Endpoint {
-        let protocol = WireProtocol::Resp;
-        Endpoint { addr, protocol }
+        Endpoint {
+            addr,
+            protocol: WireProtocol::Resp,
+            tls: false,
+        }
     }
 
     /// Returns an endpoint for memcached clients.
     #[must_use]
     pub fn memcached(addr: SocketAddr) -> Endpoint {
-        let protocol = WireProtocol::Memcached;
-        Endpoint { addr, protocol }
+        Endpoint {
+            addr,
+            protocol: WireProtocol::Memcached,
+            tls: false,
+        }
     }
+}
+
+/// Which TLS clients must show a certificate that an accepted authority has signed (`tls-auth-clients`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TlsClients {
+    /// No client; certificates are not asked for.
+    No,
+    /// Every client.
+    #[default]
+    Yes,
+    /// A client may have no certificate.
+    Optional,
+}
+
+impl TlsClients {
+    /// All values, in Redis's order.
+    pub const ALL: [TlsClients; 3] = [TlsClients::No, TlsClients::Yes, TlsClients::Optional];
+
+    /// The value in CONFIG GET's reply.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            TlsClients::No => "no",
+            TlsClients::Yes => "yes",
+            TlsClients::Optional => "optional",
+        }
+    }
+
+    /// The clients that must show a certificate.
+    #[must_use]
+    pub const fn summary(self) -> &'static str {
+        match self {
+            TlsClients::No => "No client",
+            TlsClients::Yes => "Every client",
+            TlsClients::Optional => "No client, but a certificate that is shown must be valid",
+        }
+    }
+}
+
+/// Settings of TLS connections. Files are PEM.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TlsSettings {
+    /// File of the server's certificate, followed by those of its issuers; empty without TLS.
+    pub cert_file: String,
+    /// File of the certificate's private key; empty if it is in `cert_file`.
+    pub key_file: String,
+    /// File of the authorities that sign the certificates of clients.
+    pub ca_cert_file: String,
+    /// Which clients must show a certificate.
+    pub clients: TlsClients,
+    /// Versions of the protocol, `TLSv1.2` and `TLSv1.3`; empty means both.
+    pub protocols: String,
 }
 
 /// A Unix socket to listen on, for Redis clients.
@@ -313,6 +373,8 @@ pub struct ServerOptions {
     pub users: Vec<UserRules>,
     /// File of users, in place of `password` and `users`. ACL LOAD reads it, ACL SAVE writes it.
     pub acl_file: Option<PathBuf>,
+    /// Settings of the endpoints with TLS.
+    pub tls: TlsSettings,
     /// Refuse clients of other machines while the user `default` needs no password (`protected-mode`).
     pub protected_mode: bool,
     /// Serve memcached clients, which do not authenticate, whatever the user `default` may do. Otherwise they are served
@@ -349,6 +411,7 @@ impl Default for ServerOptions {
             password: None,
             users: Vec::new(),
             acl_file: None,
+            tls: TlsSettings::default(),
             protected_mode: true,
             memcached_unprotected: false,
             unix_socket: None,

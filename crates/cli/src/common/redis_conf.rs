@@ -29,7 +29,13 @@ enum Meaning {
 }
 
 /// Directives that keep their names as options.
-const SAME: [&str; 9] = [
+const SAME: [&str; 15] = [
+    "tls-port",
+    "tls-cert-file",
+    "tls-key-file",
+    "tls-ca-cert-file",
+    "tls-auth-clients",
+    "tls-protocols",
     "aclfile",
     "port",
     "unixsocket",
@@ -112,6 +118,7 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
     if let Some(same) = SAME.iter().find(|same| **same == directive) {
         return match (*same, value) {
             ("port", "0") => one("port", "off"),
+            ("tls-port", "0") => one("tls-port", "off"),
             ("unixsocketperm", "0") => Meaning::Fulfilled,
             (same, value) => one(same, value),
         };
@@ -162,7 +169,11 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
         "rename-command" => Meaning::Refused("commands cannot be renamed"),
         "replicaof" | "slaveof" => Meaning::Refused("this server cannot be a replica"),
         "cluster-enabled" => Meaning::Refused("this server cannot be a member of a cluster"),
-        "tls-port" if value != "0" => Meaning::Refused("this server has no TLS"),
+        "tls-ca-cert-dir" => Meaning::Refused("name one file with tls-ca-cert-file"),
+        "tls-key-file-pass" => Meaning::Refused("the key must have no password"),
+        "tls-ciphers" | "tls-ciphersuites" | "tls-dh-params-file" => {
+            Meaning::Ignored("only suites without known weaknesses are offered")
+        }
         "loadmodule" => Meaning::Refused("this server has no modules"),
         "min-replicas-to-write" if value != "0" => Meaning::Refused("this server has no replicas"),
         name if farbank_server::is_ignored_parameter(name) => Meaning::Fulfilled,

@@ -24,8 +24,8 @@ use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
     BindError, ClientsMemory, DefaultUser, Endpoint, KeyspaceEvents, LiveParameter, Password,
-    ProtectedActions, Server, ServerHandle, ServerOptions, UnixSocket, UserRules, WireProtocol,
-    default_user,
+    ProtectedActions, Server, ServerHandle, ServerOptions, TlsClients, TlsSettings, UnixSocket,
+    UserRules, WireProtocol, check_tls, default_user,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
@@ -159,6 +159,44 @@ pub(crate) struct ServeArgs {
     /// Port for Redis clients; 0 selects a free port, off disables it.
     #[arg(long, value_name = "N|off", default_value = "6379")]
     port: OptionalPort,
+    /// Port for Redis clients that use TLS; 0 selects a free port, off disables it. It needs --tls-cert-file.
+    #[arg(long, value_name = "N|off", default_value = "off")]
+    tls_port: OptionalPort,
+    /// PEM file of the server's certificate, followed by those of its issuers.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    tls_cert_file: String,
+    /// PEM file of the certificate's private key, without a password. Default: the key is in the file of the certificate.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    tls_key_file: String,
+    /// PEM file of the authorities that sign the certificates of clients.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    tls_ca_cert_file: String,
+    /// TLS clients that must show a certificate, which an authority of --tls-ca-cert-file has signed.
+    #[arg(long, default_value = "yes", value_parser = described(&TlsClients::ALL, TlsClients::name, TlsClients::summary))]
+    tls_auth_clients: TlsClients,
+    /// Versions of TLS, for example "TLSv1.3". Default: "TLSv1.2 TLSv1.3".
+    #[arg(
+        long,
+        value_name = "VERSIONS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    tls_protocols: String,
     /// Port for memcached clients; 0 selects a free port, off disables it. Default: 11211, or off if the user
     /// default has a password or is restricted.
     #[arg(long, value_name = "N|off")]
@@ -295,11 +333,16 @@ impl ServeArgs {
                         --memcached-port off, or --unsafe-no-auth to serve them anyway";
             return Err(Failure::Usage(text.into()));
         }
+        check_tls(&self.options().tls).map_err(Failure::Usage)?;
+        if self.tls_port != OptionalPort(None) && self.tls_cert_file.is_empty() {
+            return Err(Failure::Usage("--tls-port needs --tls-cert-file".into()));
+        }
         if self.port == OptionalPort(None)
+            && self.tls_port == OptionalPort(None)
             && self.memcached_port().is_none()
             && self.unixsocket.is_none()
         {
-            let text = "--port and --memcached-port are both off and --unixsocket is not given: no client could connect";
+            let text = "--port, --tls-port and --memcached-port are off and --unixsocket is not given: no client could connect";
             return Err(Failure::Usage(text.into()));
         }
         let most = VALUE_BYTES_MAX as u64;
@@ -351,17 +394,19 @@ impl ServeArgs {
 
     fn bind(&self) -> Result<Server, Failure> {
         let ports = [
-            (self.port.0, WireProtocol::Resp),
-            (self.memcached_port(), WireProtocol::Memcached),
+            (self.port.0, WireProtocol::Resp, false),
+            (self.tls_port.0, WireProtocol::Resp, true),
+            (self.memcached_port(), WireProtocol::Memcached, false),
         ];
         let mut endpoints = Vec::new();
-        for (port, protocol) in ports {
+        for (port, protocol, tls) in ports {
             let Some(port) = port else {
                 continue;
             };
             endpoints.extend(self.bind.iter().map(|&ip| Endpoint {
                 addr: SocketAddr::new(ip, port),
                 protocol,
+                tls,
             }));
         }
         Server::bind(&endpoints, self.options()).map_err(|error| not_bound(&error))
@@ -386,6 +431,13 @@ impl ServeArgs {
             password: Password::new(self.requirepass.as_bytes()),
             users: self.user.clone(),
             acl_file: self.aclfile.clone(),
+            tls: TlsSettings {
+                cert_file: self.tls_cert_file.clone(),
+                key_file: self.tls_key_file.clone(),
+                ca_cert_file: self.tls_ca_cert_file.clone(),
+                clients: self.tls_auth_clients,
+                protocols: self.tls_protocols.clone(),
+            },
             protected_mode: !self.unsafe_no_auth,
             memcached_unprotected: self.unsafe_no_auth,
             unix_socket: self.unixsocket.clone().map(|path| UnixSocket {
@@ -504,6 +556,7 @@ impl ServeArgs {
             .endpoints()
             .iter()
             .map(|endpoint| match endpoint.protocol {
+                WireProtocol::Resp if endpoint.tls => format!("rediss://{}", endpoint.addr),
                 WireProtocol::Resp => format!("redis://{}", endpoint.addr),
                 WireProtocol::Memcached => format!("memcached://{}", endpoint.addr),
             })

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
 use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
+use super::config_tls;
 use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
 use super::info::limit;
@@ -20,7 +21,7 @@ use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::{
     ClientsMemory, Endpoint, LiveParameter, LiveSettings, OutputLimit, Password, ServerOptions,
-    WireProtocol,
+    TlsSettings, WireProtocol,
 };
 use crate::state::shared::ServerShared;
 use crate::state::users::User;
@@ -51,6 +52,8 @@ enum ConfigError {
     LimitClass,
     LimitValue,
     EventClass,
+    /// The files of TLS cannot be used.
+    Tls,
 }
 
 impl std::error::Error for ConfigError {}
@@ -74,6 +77,7 @@ impl fmt::Display for ConfigError {
                 return write!(f, "argument must be between {least} and {most} inclusive");
             }
             ConfigError::EventClass => return UnknownEventClass.fmt(f),
+            ConfigError::Tls => "Unable to update TLS configuration. Check server logs.",
             ConfigError::LimitWords => "Wrong number of arguments in buffer limit configuration.",
             ConfigError::LimitClass => {
                 "Invalid client class specified in buffer limit configuration."
@@ -243,6 +247,7 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             text(shared.options.protected_actions.name()),
         ),
         ("tcp-backlog", text("511")),
+        ("tls-port", shared.tls_port().unwrap_or(0).to_string()),
         (
             "unixsocket",
             socket.map_or(String::new(), |socket| socket.path.display().to_string()),
@@ -304,6 +309,7 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let start = || shared.options.password.as_ref().map(Password::text);
     let password = settings.kept.get(PASSWORD).or_else(start);
     all.push((PASSWORD, password.unwrap_or_default()));
+    all.extend(config_tls::values(&shared.tls.settings()));
     all.push((EVENTS, shared.settings.keyspace_events().to_string()));
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
@@ -457,6 +463,12 @@ fn check<'a>(
     if name == PASSWORD {
         return Ok(Vec::new()); // Every text is a password.
     }
+    if config_tls::is_tls(name) {
+        return match config_tls::set(&mut TlsSettings::default(), name, value) {
+            true => Ok(Vec::new()),
+            false => Err(ConfigError::NotAmong(config_tls::CLIENT_WORDS)),
+        };
+    }
     if is_live(name) {
         return check_live(&shared.settings, name, value);
     }
@@ -576,14 +588,25 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     let allowed = ctx.may_protected();
     // As in Redis, all names are checked before any value.
     let (mut changes, mut ignored, mut password) = (Vec::new(), Vec::new(), None);
+    let mut tls: Option<(&str, TlsSettings)> = None;
     for (name, value) in parameters(shared, args)? {
         let change = check(shared, name, value, allowed);
         changes.extend(change.map_err(|why| refused(name.as_bytes(), why))?);
         if name == PASSWORD {
             password = Some(value);
         }
+        if config_tls::is_tls(name) {
+            let (_, settings) = tls.get_or_insert_with(|| (name, shared.tls.settings()));
+            config_tls::set(settings, name, value);
+        }
         let own = IGNORED.iter().find(|own| own.name == name);
         ignored.extend(own.and_then(|own| Some((name, ignored_value(own, value).ok()?))));
+    }
+    if let Some((name, settings)) = tls {
+        if !ctx.executes_long {
+            return Err(CommandError::Long); // It reads files.
+        }
+        replace_tls(shared, name, settings)?;
     }
     for (name, value) in ignored {
         shared.settings.kept.set(name, value);
@@ -597,6 +620,18 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     }
     reply::ok(ctx.out);
     Ok(())
+}
+
+/// Reads the files of TLS and uses them for the next connections. `name`: the first parameter that the request sets.
+fn replace_tls(
+    shared: &ServerShared<'_>,
+    name: &str,
+    settings: TlsSettings,
+) -> Result<(), CommandError> {
+    shared.tls.replace(settings).map_err(|why| {
+        tracing::error!("cannot change the settings of TLS: {why}");
+        refused(name.as_bytes(), ConfigError::Tls)
+    })
 }
 
 /// Sets the password of the user `default`. Connections that have authenticated stay so.

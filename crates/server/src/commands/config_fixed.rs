@@ -162,7 +162,6 @@ const fn fixed(name: &'static str, value: &'static str, reason: &'static str) ->
 const ALWAYS_DURABLE: &str =
     "every acknowledged write is durable, and there are no snapshots and no append-only file";
 const NO_REPLICAS: &str = "this server has no replicas";
-const NO_TLS: &str = "this server has no TLS";
 
 /// Parameters that are always so.
 pub(super) const FIXED: &[FixedParameter] = &[
@@ -188,9 +187,6 @@ pub(super) const FIXED: &[FixedParameter] = &[
     fixed("masteruser", "", NO_REPLICAS),
     fixed("min-replicas-to-write", "0", NO_REPLICAS),
     fixed("replicaof", "", NO_REPLICAS),
-    fixed("tls-port", "0", NO_TLS),
-    fixed("tls-cert-file", "", NO_TLS),
-    fixed("tls-key-file", "", NO_TLS),
     fixed("logfile", "", "the log goes to stderr"),
 ];
 

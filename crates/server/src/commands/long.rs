@@ -106,6 +106,13 @@ fn walks(
         "function" => ["load", "delete", "flush", "restore"]
             .iter()
             .any(|name| is_option(args.at(1), name)),
+        // It reads files.
+        "config" | "config|set" => {
+            is_option(args.at(1), "set")
+                && args
+                    .from(2)
+                    .any(|arg| arg.len() > 4 && arg[..4].eq_ignore_ascii_case(b"tls-"))
+        }
         "acl" => walks_users(shared, args.at(1), args),
         name if name.starts_with("acl|") => walks_users(shared, args.at(1), args),
         "slowlog" => is_option(args.at(1), "get") && shared.slow_log.len() > SLOW_REQUESTS,

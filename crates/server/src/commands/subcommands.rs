@@ -299,7 +299,7 @@ pub(super) static CONFIG: &[Command] = rows! { 384;
         summary: "Returns the parameters that match patterns.",
     }
     "config|set" {
-        arity: -4, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        arity: -4, flags: ADMIN | NOSCRIPT | LOADING | STALE | MAY_WALK,
         group: "server", since: "2.0.0", run: config::set,
         tips: "request_policy:all_nodes response_policy:all_succeeded",
         summary: "Changes parameters, all or none.",

@@ -474,7 +474,7 @@ static ROWS: &[Command] = rows! { 1;
         summary: "Describes all commands.",
     }
     "config" {
-        arity: -2,
+        arity: -2, flags: MAY_WALK,
         group: "server", since: "2.0.0", run: server::container, subcommands: CONFIG,
         summary: "Commands about the configuration.",
     }

@@ -248,9 +248,9 @@ impl<'a> Worker<'a> {
         let mut killed = HashSet::new();
         for message in self.pool.workers[self.number].drain_inbox() {
             match message {
-                WorkerMsg::Accept(stream, client_info) => {
+                WorkerMsg::Accept(stream, tls, client_info) => {
                     let users = &self.shared.users;
-                    self.add_connection(Connection::new(stream, client_info, users));
+                    self.add_connection(Connection::new(stream, tls, client_info, users));
                 }
                 WorkerMsg::Kill(id) => {
                     killed.insert(id);
@@ -607,7 +607,7 @@ impl<'a> Worker<'a> {
             );
             return self.close(slot);
         }
-        if conn.status.closing && pending == 0 && !conn.output.holds() {
+        if conn.status.closing && pending == 0 && !conn.output.holds() && !conn.has_unsent_tls() {
             return self.close(slot);
         }
         conn.output
@@ -639,6 +639,7 @@ impl<'a> Worker<'a> {
         if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
             tracing::debug!(%error, "cannot remove a connection from the poll");
         }
+        conn.end_tls();
         self.end_subscriptions(&mut conn);
         std::mem::take(&mut conn.output).into_pool(&mut self.executor.thread.buffer_pool);
         std::mem::take(&mut conn.input).release(&mut self.inputs);
@@ -684,7 +685,7 @@ impl<'a> Worker<'a> {
             self.deliver();
         }
         loop {
-            let owing = self.table.iter().any(|conn| conn.output.can_send());
+            let owing = self.table.iter().any(Connection::has_unsent);
             let left = deadline.saturating_duration_since(Instant::now());
             let wait = match self.table.iter().any(Connection::can_send) {
                 true => Duration::ZERO,
@@ -702,7 +703,7 @@ impl<'a> Worker<'a> {
             self.close(slot);
         }
         for message in self.pool.workers[self.number].drain_inbox() {
-            if let WorkerMsg::Accept(_, client_info) = message {
+            if let WorkerMsg::Accept(_, _, client_info) = message {
                 self.unregister_client(&client_info);
             }
         }

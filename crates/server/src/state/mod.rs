@@ -7,6 +7,7 @@
 //! * `expiries`: keys that expire soon, for keyspace notifications.
 //! * `pause`: the pause of clients.
 //! * `users`: users and their permissions. `acl_log`: refused requests.
+//! * `tls`: the certificate of TLS connections.
 //! * `durable_file`: replaces a file durably.
 //! * `threads`: what commands may ask of the threads.
 //!
@@ -23,4 +24,5 @@ pub(crate) mod scripts;
 pub(crate) mod shared;
 pub(crate) mod subscriptions;
 pub(crate) mod threads;
+pub(crate) mod tls;
 pub(crate) mod users;

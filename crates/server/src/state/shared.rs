@@ -15,6 +15,7 @@ use super::pause::Pause;
 use super::scripts::ScriptRegistry;
 use super::subscriptions::Subscriptions;
 use super::threads::ServerThreads;
+use super::tls::TlsState;
 use super::users::UserRegistry;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
@@ -55,6 +56,7 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) latency_log: LatencyLog,
     pub(crate) users: UserRegistry,
     pub(crate) acl_log: AclLog,
+    pub(crate) tls: TlsState,
 }
 
 impl ServerShared<'_> {
@@ -121,10 +123,18 @@ impl ServerShared<'_> {
         }
     }
 
-    /// The port of the first endpoint with `protocol`.
+    /// The port of the first endpoint with `protocol`, without TLS.
     pub(crate) fn port(&self, protocol: WireProtocol) -> Option<u16> {
-        let mut endpoints = self.endpoints.iter();
-        let first = endpoints.find(|endpoint| endpoint.protocol == protocol);
+        self.first_port(|endpoint| endpoint.protocol == protocol && !endpoint.tls)
+    }
+
+    /// The port of the first endpoint with TLS.
+    pub(crate) fn tls_port(&self) -> Option<u16> {
+        self.first_port(|endpoint| endpoint.tls)
+    }
+
+    fn first_port(&self, is_meant: impl Fn(&Endpoint) -> bool) -> Option<u16> {
+        let first = self.endpoints.iter().find(|endpoint| is_meant(endpoint));
         first.map(|endpoint| endpoint.addr.port())
     }
 }

@@ -23,6 +23,7 @@ mod passwords;
 mod protected;
 mod pubsub;
 mod scripts;
+mod tls;
 mod transactions;
 mod values;
 #[path = "../support/volatile.rs"]
