@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use farbank_store::{Key, RoomReply};
 
-use super::acl::check::check;
+use super::acl::check::{check, is_long_check};
 use super::context::CommandContext;
 use super::context::client_state::ClientState;
 use super::context::command_row::{Command, WriteNeed, flag};
@@ -160,7 +160,9 @@ fn is_denied(client: &ClientState, command: Option<&'static Command>, args: Args
     let Ok(command) = resolve(command, args) else {
         return false;
     };
-    client.user.is_restricted() && check(client.user.user(), command, args).is_err()
+    client.user.is_restricted()
+        && !is_long_check(client.user.pattern_bytes(), command, args)
+        && check(client.user.user(), command, args).is_err()
 }
 
 /// The number of a request's command or subcommand.

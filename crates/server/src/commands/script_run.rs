@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use farbank_store::Error;
 
-use super::acl::check::check;
+use super::acl::check::{check, is_long_check};
 use super::context::CommandContext;
 use super::context::command_row::{Command, flag};
 use super::error::{CommandError, misconf};
@@ -147,6 +147,14 @@ fn count_own_error(ctx: &mut CommandContext<'_>, from: usize, has_failed: bool) 
 }
 
 impl ScriptRun<'_, '_> {
+    /// Whether checking the permissions of a request takes more time than a worker may spend.
+    fn is_long_check(&self, args: Args<'_>) -> bool {
+        let client = &self.ctx.client;
+        client.user.is_restricted()
+            && lookup(client.table.find(args.at(0)), args)
+                .is_ok_and(|command| is_long_check(client.user.pattern_bytes(), command, args))
+    }
+
     /// The command of a request, if the script may call it.
     fn allowed(&mut self, args: Args<'_>) -> Result<&'static Command, Vec<u8>> {
         let table = self.ctx.client.table;
@@ -198,6 +206,10 @@ impl ScriptHost for ScriptRun<'_, '_> {
         self.calls += 1;
         if self.calls.is_multiple_of(CALLS_PER_CHECK) {
             self.check_time();
+        }
+        if !self.ctx.executes_long && self.is_long_check(args) {
+            self.abort.get_or_insert(ScriptAbort::Long);
+            return Ok(()); // LUA-2: the engine ends the script.
         }
         let command = self.allowed(args)?;
         let is_listed = self.ctx.executes_long && command.is(flag::WRITE);

@@ -454,7 +454,7 @@ pub(super) static ACL: &[Command] = rows! { 544;
         summary: "Replaces the users by those of the ACL file.",
     }
     "acl|dryrun" {
-        arity: -4, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        arity: -4, flags: ADMIN | NOSCRIPT | LOADING | STALE | MAY_WALK,
         group: "server", since: "7.0.0", run: acl::dryrun,
         summary: "Returns whether a user may execute a request, without executing it.",
     }

@@ -395,12 +395,12 @@ static ROWS: &[Command] = rows! { 1;
         summary: "Changes the connection's database.",
     }
     "hello" {
-        arity: -1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY,
+        arity: -1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | MAY_WALK,
         acl: "@connection", group: "connection", since: "6.0.0", run: connection::hello,
         summary: "Selects the protocol version and describes the server.",
     }
     "auth" {
-        arity: -2, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY,
+        arity: -2, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | MAY_WALK,
         acl: "@connection", group: "connection", since: "1.0.0", run: connection::auth,
         summary: "Authenticates the connection.",
     }

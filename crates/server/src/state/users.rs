@@ -187,6 +187,15 @@ impl Selector {
         self.has_all_keys || self.keys.iter().any(is_all)
     }
 
+    /// Bytes of its patterns. Matching a name takes at most this times the name's length.
+    fn pattern_bytes(&self) -> usize {
+        /// Bytes that take as long as the overhead of a pattern.
+        const OVERHEAD: usize = 16;
+        let keys = self.keys.iter().map(|own| own.pattern.len() + OVERHEAD);
+        let channels = self.channels.iter().map(|own| own.len() + OVERHEAD);
+        keys.sum::<usize>() + channels.sum::<usize>()
+    }
+
     /// Number of its patterns and first arguments.
     fn len(&self) -> usize {
         let first_args = self.first_args.values().map(Vec::len);
@@ -289,6 +298,11 @@ impl User {
             [] => Vec::new(),
             password => vec![PasswordHash::of(password)],
         };
+    }
+
+    /// Bytes of all patterns. Checking a request takes at most this times the bytes of its keys and channels.
+    pub(crate) fn pattern_bytes(&self) -> usize {
+        self.selectors().map(Selector::pattern_bytes).sum()
     }
 
     /// Number of its rules, which [`RULES_MAX`] bounds.
@@ -497,6 +511,8 @@ pub(crate) struct ClientUser {
     is_authenticated: bool,
     /// Its requests must be checked.
     is_restricted: bool,
+    /// [`User::pattern_bytes`] of a restricted user.
+    pattern_bytes: usize,
 }
 
 /// What a change of users means for a connection.
@@ -519,6 +535,7 @@ impl ClientUser {
             has_authenticated: user.is_open(),
             is_authenticated: user.is_open(),
             is_restricted: user.is_restricted(),
+            pattern_bytes: user.pattern_bytes(),
             user,
         }
     }
@@ -549,9 +566,15 @@ impl ClientUser {
     pub(crate) fn authenticate(&mut self, user: Arc<User>) {
         (self.has_authenticated, self.is_authenticated) = (true, true);
         self.is_restricted = user.is_restricted();
+        self.pattern_bytes = user.pattern_bytes();
         self.user = user;
         // The user may have changed since it was looked up.
         self.generation = u64::MAX;
+    }
+
+    /// Bytes of the user's patterns.
+    pub(crate) fn pattern_bytes(&self) -> usize {
+        self.pattern_bytes
     }
 
     /// Follows changes of users since the last call.
@@ -587,6 +610,7 @@ impl ClientUser {
         };
         self.is_authenticated = self.has_authenticated || default.is_open();
         self.is_restricted = self.user.is_restricted();
+        self.pattern_bytes = self.user.pattern_bytes();
         change
     }
 }

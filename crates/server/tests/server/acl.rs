@@ -170,6 +170,46 @@ fn a_user_has_a_limited_number_of_rules() {
 }
 
 #[test]
+fn a_check_that_takes_long_delays_no_worker() {
+    let server = Running::new();
+    let mut admin = server.connect();
+    let patterns: String = (0..500).map(|at| format!(" ~{at}*a*b*c*d*e")).collect();
+    admin.ask(
+        &format!("ACL SETUSER a on >p +@all -@admin{patterns} ~k*"),
+        OK,
+    );
+    let mut client = connect_as(&server, "a");
+    let keys: String = (0..150)
+        .map(|at| format!(" k{at}{}", "x".repeat(500)))
+        .collect();
+    let before = admin.bulk("INFO farbank");
+    client.ask(&format!("EXISTS{keys}"), ":0\r\n");
+    client.ask(&format!("EXISTS{keys} other"), NO_KEY);
+    client.ask(
+        &format!("MULTI;EXISTS{keys};EXISTS{keys} other;EXEC"),
+        &format!("+OK\r\n+QUEUED\r\n{NO_KEY}-EXECABORT Transaction discarded because of previous errors.\r\n"),
+    );
+    client.ask(
+        &format!("EVAL return(redis.call('exists',unpack(KEYS))) 150{keys}"),
+        ":0\r\n",
+    );
+    let long = |info: &str| {
+        let field = "farbank_long_requests:";
+        let line = info.lines().find_map(|line| line.strip_prefix(field));
+        line.and_then(|count| count.parse::<u64>().ok())
+    };
+    let (before, after) = (long(&before), long(&admin.bulk("INFO stats")));
+    assert!(
+        after >= Some(before.unwrap_or(0) + 5),
+        "{before:?} {after:?}"
+    );
+    let password = "p".repeat(100_000);
+    client.ask(&format!("AUTH a {password}"), WRONGPASS);
+    admin.ask(&format!("ACL SETUSER a >{password}"), OK);
+    client.ask(&format!("AUTH a {password}"), OK);
+}
+
+#[test]
 fn a_user_executes_the_commands_that_its_rules_allow() {
     let (_server, mut client) = with_user("~* +get +config|get -@dangerous +config|get +select|0");
     client.ask("GET k;get k;SELECT 0", "$-1\r\n$-1\r\n+OK\r\n");

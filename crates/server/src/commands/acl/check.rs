@@ -76,6 +76,32 @@ impl Denial {
     }
 }
 
+/// Most pairs of a byte of a pattern and a byte of a name that a worker compares for one request, about a millisecond.
+pub(in crate::commands) const COMPARED_MAX: usize = 1 << 20;
+
+/// Whether checking a request with patterns of `pattern_bytes` takes more time than a worker may spend.
+pub(in crate::commands) fn is_long_check(
+    pattern_bytes: usize,
+    command: &Command,
+    args: Args<'_>,
+) -> bool {
+    if pattern_bytes == 0 {
+        return false;
+    }
+    let most = COMPARED_MAX / pattern_bytes;
+    if args.from(1).map(|arg| arg.len() + 1).sum::<usize>() <= most {
+        return false;
+    }
+    let bytes = match channels(command, args) {
+        Some((count, _)) => args.from(1).take(count).map(|arg| arg.len() + 1).sum(),
+        None => {
+            let keys = command.key_positions(args);
+            keys.map(|at| args.at(at).len() + 1).sum::<usize>()
+        }
+    };
+    bytes > most
+}
+
 /// Checks a request of `user`. If no selector allows it, returns the refusal that comes closest to a permission.
 pub(in crate::commands) fn check(
     user: &User,
