@@ -237,6 +237,10 @@ pub(crate) struct User {
     pub(crate) root: Selector,
     /// The permissions in parentheses.
     pub(crate) selectors: Vec<Selector>,
+    /// Bytes of all patterns; set by [`Users::insert`].
+    pattern_bytes: usize,
+    /// Number of changes by which the user has lost a channel; set by [`Users::insert`].
+    channel_losses: u64,
 }
 
 impl User {
@@ -251,6 +255,8 @@ impl User {
             passwords: Vec::new(),
             root: Selector::new(has_all_channels),
             selectors: Vec::new(),
+            pattern_bytes: 0,
+            channel_losses: 0,
         }
     }
 
@@ -302,7 +308,7 @@ impl User {
 
     /// Bytes of all patterns. Checking a request takes at most this times the bytes of its keys and channels.
     pub(crate) fn pattern_bytes(&self) -> usize {
-        self.selectors().map(Selector::pattern_bytes).sum()
+        self.pattern_bytes
     }
 
     /// Number of its rules, which [`RULES_MAX`] bounds.
@@ -355,8 +361,24 @@ impl Users {
     }
 
     /// Adds or replaces a user.
-    pub(crate) fn insert(&mut self, user: User) {
+    pub(crate) fn insert(&mut self, mut user: User) {
+        user.pattern_bytes = user.selectors().map(Selector::pattern_bytes).sum();
+        if let Some(before) = self.get(&user.name) {
+            user.channel_losses =
+                before.channel_losses + u64::from(user.has_fewer_channels(before));
+        }
         self.0.insert(Arc::clone(&user.name), Arc::new(user));
+    }
+
+    /// Replaces all users. `default` remains the same user; others are new users, also those with known names.
+    pub(crate) fn replace(&mut self, loaded: Users) {
+        let before = self.default_user();
+        let mut default = User::clone(&loaded.default_user());
+        default.id = before.id;
+        default.channel_losses =
+            before.channel_losses + u64::from(default.has_fewer_channels(&before));
+        *self = loaded;
+        self.0.insert(Arc::clone(&default.name), Arc::new(default));
     }
 
     /// Removes a user other than `default`. Returns whether it existed.
@@ -594,10 +616,11 @@ impl ClientUser {
         let default = current.default_user();
         let same = current.get(&self.user.name);
         let change = match same.filter(|now| now.id == self.user.id) {
+            Some(now) if Arc::ptr_eq(now, &self.user) => UserChange::None,
             Some(now) => {
-                let fewer = now.has_fewer_channels(&self.user);
+                let has_lost = now.channel_losses != self.user.channel_losses;
                 self.user = Arc::clone(now);
-                match fewer {
+                match has_lost {
                     true => UserChange::FewerChannels,
                     false => UserChange::None,
                 }

@@ -402,12 +402,7 @@ pub(super) fn load(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
     let loaded =
         loaded.map_err(|errors| CommandError::Detailed([b"ERR ", errors.as_bytes()].concat()))?;
     registry.change(|users| {
-        let default = User {
-            id: users.default_user().id,
-            ..User::clone(&loaded.default_user())
-        };
-        *users = loaded;
-        users.insert(default);
+        users.replace(loaded);
         Ok::<_, CommandError>(())
     })?;
     ctx.users_changed();

@@ -124,10 +124,8 @@ pub(in crate::commands) fn apply(
         }
         _ if is("clearselectors") => user.selectors.clear(),
         _ if is("reset") => {
-            *user = User {
-                payload_checks: PayloadChecks::Sanitize,
-                ..User::new(user.id, &user.name, context.has_all_channels)
-            };
+            *user = User::new(user.id, &user.name, context.has_all_channels);
+            user.payload_checks = PayloadChecks::Sanitize;
         }
         _ => apply_to_selector(context, &mut user.root, rule)?,
     }
