@@ -105,6 +105,8 @@ fn graph(metadata: &Value) -> Result<Graph, String> {
 /// The rules of `deny.toml`.
 struct Rules {
     licenses: BTreeSet<String>,
+    /// Further licences that one crate may have.
+    exceptions: BTreeMap<String, BTreeSet<String>>,
     /// Banned crates, and the crates that may use them.
     banned: BTreeMap<String, BTreeSet<String>>,
 }
@@ -130,8 +132,20 @@ impl Rules {
             let name = name.ok_or("deny.toml: a ban without a name")?;
             banned.insert(name.to_owned(), strings(ban.get("wrappers")));
         }
-        let licenses = strings(section("licenses")?.get("allow"));
-        Ok(Rules { licenses, banned })
+        let section = section("licenses")?;
+        let licenses = strings(section.get("allow"));
+        let mut exceptions = BTreeMap::new();
+        let listed = section.get("exceptions").and_then(toml::Value::as_array);
+        for exception in listed.into_iter().flatten() {
+            let name = exception.get("crate").and_then(toml::Value::as_str);
+            let name = name.ok_or("deny.toml: an exception without a crate")?;
+            exceptions.insert(name.to_owned(), strings(exception.get("allow")));
+        }
+        Ok(Rules {
+            licenses,
+            exceptions,
+            banned,
+        })
     }
 
     /// Returns one line for each rule that a package violates.
@@ -144,7 +158,7 @@ impl Rules {
             }
             match &package.license {
                 None => wrong.push(format!("{named} has no licence")),
-                Some(license) if !self.allows(license) => {
+                Some(license) if !self.allows(license) && !self.excepts(&package.name, license) => {
                     wrong.push(format!("{named}: deny.toml does not allow {license}"));
                 }
                 Some(_) => {}
@@ -158,6 +172,12 @@ impl Rules {
             }
         }
         wrong
+    }
+
+    /// Returns whether `crate_name` may have this licence although other crates may not.
+    fn excepts(&self, crate_name: &str, license: &str) -> bool {
+        let allowed = self.exceptions.get(crate_name);
+        allowed.is_some_and(|allowed| allowed.contains(license))
     }
 
     /// Returns whether the allowed licences satisfy an SPDX expression.
@@ -287,6 +307,7 @@ mod tests {
     const DENY: &str = r#"
         [licenses]
         allow = ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"]
+        exceptions = [{ crate = "secret", allow = ["BSD-3-Clause"] }]
         [bans]
         deny = [{ name = "tokio" }, { name = "memmap2", wrappers = ["perf"] }]
     "#;
@@ -345,6 +366,23 @@ mod tests {
         assert_eq!(objections(&direct).len(), 1);
         let runtime = [package("ours", &["tokio"]), package("tokio", &[])];
         assert_eq!(objections(&runtime).len(), 1);
+    }
+
+    #[test]
+    fn an_exception_is_for_one_crate_and_one_licence() {
+        for (name, license, problems) in [
+            ("secret", "BSD-3-Clause", 0),
+            ("secret", "BSD-2-Clause", 1),
+            ("other", "BSD-3-Clause", 1),
+        ] {
+            let (mut crate_of, node) = package(name, &[]);
+            crate_of["license"] = license.into();
+            assert_eq!(
+                objections(&[(crate_of, node)]).len(),
+                problems,
+                "{name} {license}"
+            );
+        }
     }
 
     #[test]

@@ -291,6 +291,24 @@ fn a_long_request_delays_neither_other_clients_nor_the_shutdown() {
 }
 
 #[test]
+fn saved_users_survive_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let [pool, users] = ["pool", "users.acl"].map(|name| folder.path().join(name));
+    std::fs::write(&users, "user default on nopass ~* &* +@all\n").unwrap();
+    let options = ["--aclfile", users.to_str().unwrap()];
+    let server = Serving::start_with(&pool, &options);
+    let saved = server.ask("ACL SETUSER a on >p +set ~k*\r\nACL SAVE\r\n", 2);
+    assert_eq!(saved, "+OK +OK ");
+    server.signal(Signal::KILL);
+    server.end();
+    let server = Serving::start_with(&pool, &options);
+    let replies = server.ask("AUTH a p\r\nSET k v\r\nSET x v\r\n", 3);
+    assert!(replies.starts_with("+OK +OK -NOPERM "), "{replies}");
+    server.signal(Signal::TERM);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn a_pool_cannot_be_served_twice() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
@@ -313,6 +331,24 @@ fn invalid_options_are_refused_and_leave_no_file() {
             ["--requirepass=secret", "--memcached-port=0"],
             2,
             "the memcached port",
+        ),
+        (["--user", "a +nope"], 2, "Unknown command or category"),
+        (["--user", "a >\"b"], 2, "unbalanced quotes"),
+        (
+            ["--user=default on >p +@all", "--memcached-port=0"],
+            2,
+            "the memcached port",
+        ),
+        (
+            ["--aclfile", "/none/users.acl"],
+            2,
+            "opening file '/none/users.acl'",
+        ),
+        (["--tls-port", "0"], 2, "--tls-port needs --tls-cert-file"),
+        (
+            ["--tls-port=0", "--tls-cert-file=/none"],
+            2,
+            "tls-cert-file /none",
         ),
         (["--segment-bytes", "5000"], 2, "power of two"),
         (["--max-size", "1mb"], 2, "--max-size is less than --size"),

@@ -59,10 +59,12 @@ mod stats;
 
 pub use commands::config::is_live as is_live_parameter;
 pub use commands::config_fixed::is_ignored as is_ignored_parameter;
+pub use commands::start_users::{DefaultUser, default_user};
 pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
 pub use protocol::{memcached, resp};
 pub use settings::{
-    ClientsMemory, Endpoint, LiveParameter, Password, ProtectedActions, ServerOptions, UnixSocket,
-    WireProtocol,
+    ClientsMemory, Endpoint, LiveParameter, Password, ProtectedActions, ServerOptions, TlsClients,
+    TlsSettings, UnixSocket, UserRules, WireProtocol,
 };
+pub use state::tls::check as check_tls;

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use constant_time_eq::constant_time_eq;
-
 use crate::keyspace_events::KeyspaceEvents;
 use crate::lock::lock;
 use crate::protocol::resp::RequestLimits;
+use crate::protocol::resp::parse::words_of;
 
 /// Protocol of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +34,27 @@ impl WireProtocol {
     }
 }
 
+impl WireProtocol {
+    /// The reply to a client of another machine that protected mode refuses.
+    pub(crate) fn protected(self) -> &'static [u8] {
+        match self {
+            WireProtocol::Resp => PROTECTED.as_bytes(),
+            WireProtocol::Memcached => b"CLIENT_ERROR unauthenticated\r\n",
+        }
+    }
+}
+
+const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no password is \
+    set for the default user. In this mode connections are only accepted from the loopback interface. If you want to \
+    connect from external computers to Redis you may adopt one of the following solutions: 1) Just disable protected mode \
+    sending the command 'CONFIG SET protected-mode no' from the loopback interface by connecting to Redis from the same \
+    host the server is running, however MAKE SURE Redis is not publicly accessible from internet if you do so. Use CONFIG \
+    REWRITE to make this change permanent. 2) Alternatively you can just disable the protected mode by editing the Redis \
+    configuration file, and setting the protected mode option to 'no', and then restarting the server. 3) If you started \
+    the server manually just for testing, restart it with the '--protected-mode no' option. 4) Setup a an authentication \
+    password for the default user. NOTE: You only need to do one of the above things in order for the server to start \
+    accepting connections from the outside.\r\n";
+
 /// An address to listen on, and its protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint {
@@ -41,22 +62,82 @@ pub struct Endpoint {
     pub addr: SocketAddr,
     /// The protocol.
     pub protocol: WireProtocol,
+    /// Connections are encrypted by TLS.
+    pub tls: bool,
 }
 
 impl Endpoint {
     /// Returns an endpoint for Redis clients.
     #[must_use]
     pub fn resp(addr: SocketAddr) -> Endpoint {
-        let protocol = WireProtocol::Resp;
-        Endpoint { addr, protocol }
+        Endpoint {
+            addr,
+            protocol: WireProtocol::Resp,
+            tls: false,
+        }
     }
 
     /// Returns an endpoint for memcached clients.
     #[must_use]
     pub fn memcached(addr: SocketAddr) -> Endpoint {
-        let protocol = WireProtocol::Memcached;
-        Endpoint { addr, protocol }
+        Endpoint {
+            addr,
+            protocol: WireProtocol::Memcached,
+            tls: false,
+        }
     }
+}
+
+/// Which TLS clients must show a certificate that an accepted authority has signed (`tls-auth-clients`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TlsClients {
+    /// No client; certificates are not asked for.
+    No,
+    /// Every client.
+    #[default]
+    Yes,
+    /// A client may have no certificate.
+    Optional,
+}
+
+impl TlsClients {
+    /// All values, in Redis's order.
+    pub const ALL: [TlsClients; 3] = [TlsClients::No, TlsClients::Yes, TlsClients::Optional];
+
+    /// The value in CONFIG GET's reply.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            TlsClients::No => "no",
+            TlsClients::Yes => "yes",
+            TlsClients::Optional => "optional",
+        }
+    }
+
+    /// The clients that must show a certificate.
+    #[must_use]
+    pub const fn summary(self) -> &'static str {
+        match self {
+            TlsClients::No => "No client",
+            TlsClients::Yes => "Every client",
+            TlsClients::Optional => "No client, but a certificate that is shown must be valid",
+        }
+    }
+}
+
+/// Settings of TLS connections. Files are PEM.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TlsSettings {
+    /// File of the server's certificate, followed by those of its issuers; empty without TLS.
+    pub cert_file: String,
+    /// File of the certificate's private key; empty if it is in `cert_file`.
+    pub key_file: String,
+    /// File of the authorities that sign the certificates of clients.
+    pub ca_cert_file: String,
+    /// Which clients must show a certificate.
+    pub clients: TlsClients,
+    /// Versions of the protocol, `TLSv1.2` and `TLSv1.3`; empty means both.
+    pub protocols: String,
 }
 
 /// A Unix socket to listen on, for Redis clients.
@@ -193,9 +274,9 @@ impl Password {
         (!bytes.is_empty()).then(|| Password(bytes.into()))
     }
 
-    /// Whether `given` is the password. The time of the comparison tells no more than the password's length.
-    pub(crate) fn is(&self, given: &[u8]) -> bool {
-        constant_time_eq(&self.0, given)
+    /// The password.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// The password, for CONFIG GET.
@@ -207,6 +288,45 @@ impl Password {
 impl fmt::Debug for Password {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Password(...)")
+    }
+}
+
+/// A user and its rules, as in a line `user NAME RULE ...` of redis.conf. Parsed from `NAME RULE ...`; words may be quoted
+/// as in Redis. Its `Debug` output hides the rules.
+///
+/// ```
+/// use farbank_server::UserRules;
+///
+/// assert!("reader on >secret ~cache:* +@read".parse::<UserRules>().is_ok());
+/// assert!("reader on >\"secret".parse::<UserRules>().is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct UserRules {
+    pub(crate) name: Vec<u8>,
+    pub(crate) rules: Vec<Vec<u8>>,
+}
+
+impl FromStr for UserRules {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<UserRules, String> {
+        let mut words = words_of(text.as_bytes()).ok_or("unbalanced quotes")?;
+        if words.is_empty() {
+            return Err("must be NAME RULE ...".into());
+        }
+        let rules = words.split_off(1);
+        let name = words.swap_remove(0);
+        Ok(UserRules { name, rules })
+    }
+}
+
+impl fmt::Debug for UserRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "UserRules({:?}, ...)",
+            String::from_utf8_lossy(&self.name)
+        )
     }
 }
 
@@ -247,8 +367,19 @@ pub struct ServerOptions {
     pub cas_enabled: bool,
     /// Which clients may change limits and stop the server.
     pub protected_actions: ProtectedActions,
-    /// The password that Redis clients must give (`requirepass`). It does not protect memcached's protocol.
+    /// The password of the user `default` (`requirepass`).
     pub password: Option<Password>,
+    /// Users besides `default`, or with its name other rules for it.
+    pub users: Vec<UserRules>,
+    /// File of users, in place of `password` and `users`. ACL LOAD reads it, ACL SAVE writes it.
+    pub acl_file: Option<PathBuf>,
+    /// Settings of the endpoints with TLS.
+    pub tls: TlsSettings,
+    /// Refuse clients of other machines while the user `default` needs no password (`protected-mode`).
+    pub protected_mode: bool,
+    /// Serve memcached clients, which do not authenticate, whatever the user `default` may do. Otherwise they are served
+    /// while that user needs no password and has no restriction.
+    pub memcached_unprotected: bool,
     /// A Unix socket to listen on, besides the addresses.
     pub unix_socket: Option<UnixSocket>,
     /// Address of the admin port, which serves figures and a page over HTTP.
@@ -278,6 +409,11 @@ impl Default for ServerOptions {
             cas_enabled: true,
             protected_actions: ProtectedActions::default(),
             password: None,
+            users: Vec::new(),
+            acl_file: None,
+            tls: TlsSettings::default(),
+            protected_mode: true,
+            memcached_unprotected: false,
             unix_socket: None,
             admin: None,
             clients_memory: ClientsMemory::default(),
@@ -370,6 +506,12 @@ pub(crate) struct LiveSettings {
     pub(crate) slowlog_len: AtomicU64,
     /// Milliseconds from which a request is a latency peak; 0 for none.
     pub(crate) latency_ms: AtomicU64,
+    /// Most entries of ACL LOG.
+    pub(crate) acl_log_len: AtomicU64,
+    /// 1 if new users and selectors have all channels (`acl-pubsub-default allchannels`).
+    pub(crate) all_channels: AtomicU64,
+    /// 1 if `protected-mode` is on.
+    pub(crate) protected_mode: AtomicU64,
     /// Nanoseconds from which a request is in the slow log or a latency peak.
     slow_ns: AtomicU64,
     /// Values of parameters without effect that clients have set.
@@ -396,6 +538,9 @@ impl LiveSettings {
             slowlog_micros: AtomicU64::new(10_000),
             slowlog_len: AtomicU64::new(128),
             latency_ms: AtomicU64::new(0),
+            acl_log_len: AtomicU64::new(128),
+            all_channels: AtomicU64::new(0),
+            protected_mode: AtomicU64::new(options.protected_mode.into()),
             slow_ns: AtomicU64::new(0),
             kept: KeptValues::default(),
             machine_bytes: machine_bytes(),
@@ -443,6 +588,11 @@ impl LiveSettings {
             bulk_bytes_max: size(&self.bulk_bytes_max),
             is_authenticated,
         }
+    }
+
+    /// Whether new users and selectors have all channels.
+    pub(crate) fn has_all_channels(&self) -> bool {
+        self.all_channels.load(Ordering::Relaxed) != 0
     }
 
     /// Memory that the process may use, in bytes.

@@ -490,7 +490,7 @@ impl Case {
 }
 
 /// Requests that bring both servers into the initial state of a case.
-const RESET: [&[&str]; 2] = [
+const RESET: [&[&str]; 3] = [
     &[
         "CONFIG",
         "SET",
@@ -508,7 +508,12 @@ const RESET: [&[&str]; 2] = [
         "normal 0 0 0",
         "slowlog-max-len",
         "128",
+        "acl-pubsub-default",
+        "resetchannels",
+        "acllog-max-len",
+        "128",
     ],
+    &["ACL", "DELUSER", "alice", "bob", "x"],
     &["FLUSHALL"],
 ];
 
@@ -517,6 +522,7 @@ fn ends(request: &RandomRequest) -> bool {
     let text = request.to_string().to_ascii_lowercase();
     text.starts_with("quit")
         || (text.starts_with("client") && text.contains("kill"))
+        || text.starts_with("acl")
         || text.starts_with("exec")
 }
 

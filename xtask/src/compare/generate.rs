@@ -12,8 +12,9 @@ use super::words::{
 use crate::wire::{escape, request};
 
 /// Commands with subcommands that `COMMAND INFO` describes.
-const CONTAINERS: [&str; 9] = [
-    "CLIENT", "CONFIG", "COMMAND", "FUNCTION", "LATENCY", "MEMORY", "OBJECT", "SCRIPT", "SLOWLOG",
+const CONTAINERS: [&str; 10] = [
+    "ACL", "CLIENT", "CONFIG", "COMMAND", "FUNCTION", "LATENCY", "MEMORY", "OBJECT", "SCRIPT",
+    "SLOWLOG",
 ];
 
 /// A deterministic source of random numbers.

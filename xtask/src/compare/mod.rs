@@ -17,8 +17,10 @@
 //! | `COMPARE_FIRST_SEED` | start with this seed instead of 1 |
 //! | `COMPARE_MAX` | stop after this many differences instead of 10 |
 
+mod acl_rules;
 mod case;
 mod generate;
+mod numbers;
 mod rules;
 mod scripts;
 mod words;

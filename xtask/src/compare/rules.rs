@@ -52,6 +52,11 @@ const RULES: &[DifferenceRule] = &[
     ),
     rule("each server has its own cursors of SCAN", cursor),
     rule("RANDOMKEY picks any key", random_key),
+    rule("ACL GENPASS is random", random_password),
+    rule(
+        "ACL LOG has the time, and the client's line of CLIENT LIST",
+        denials,
+    ),
     rule(
         "OBJECT describes a string as SET would have stored it, and as just used",
         representation,
@@ -221,6 +226,32 @@ fn cursor(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
 
 fn random_key(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
     asked.word(0) == b"randomkey" && redis.text().is_some() && farbank.text().is_some()
+}
+
+fn random_password(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let bytes = |reply: &Reply| reply.text().map(<[u8]>::len);
+    let asks = asked.word(0) == b"acl" && asked.word(1) == b"genpass";
+    asks && bytes(redis).is_some() && bytes(redis) == bytes(farbank)
+}
+
+fn denials(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    /// Values of an entry that may differ: `age-seconds` and `client-info`.
+    const OWN: [usize; 2] = [11, 13];
+    let is_like = |redis: &Reply, farbank: &Reply| match (redis.elements(), farbank.elements()) {
+        (Some(redis), Some(farbank)) => {
+            let mut fields = redis.iter().zip(farbank).enumerate();
+            redis.len() == farbank.len() && fields.all(|(at, (a, b))| a == b || OWN.contains(&at))
+        }
+        _ => false,
+    };
+    let (Some(redis), Some(farbank)) = (redis.elements(), farbank.elements()) else {
+        return false;
+    };
+    let mut pairs = redis.iter().zip(farbank);
+    asked.word(0) == b"acl"
+        && asked.word(1) == b"log"
+        && redis.len() == farbank.len()
+        && pairs.all(|(redis, farbank)| is_like(redis, farbank))
 }
 
 fn representation(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A directive that this server does not have is a warning with its line. A directive whose absence would be unsafe or
-//! surprising, for example a user or a replica, is an error.
+//! surprising, for example a replica or a renamed command, is an error.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -29,7 +29,14 @@ enum Meaning {
 }
 
 /// Directives that keep their names as options.
-const SAME: [&str; 8] = [
+const SAME: [&str; 15] = [
+    "tls-port",
+    "tls-cert-file",
+    "tls-key-file",
+    "tls-ca-cert-file",
+    "tls-auth-clients",
+    "tls-protocols",
+    "aclfile",
     "port",
     "unixsocket",
     "unixsocketperm",
@@ -93,6 +100,16 @@ fn addresses(values: &[String]) -> String {
     known.map(address).collect::<Vec<_>>().join(",")
 }
 
+/// A word that `words` reads as `word`, in quotes if it needs them.
+fn quoted(word: &str) -> String {
+    let needs_quotes = |c: char| c.is_whitespace() || c == '"' || c == '\'';
+    if !word.is_empty() && !word.contains(needs_quotes) {
+        return word.to_owned();
+    }
+    let escaped = word.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{escaped}\"")
+}
+
 /// What a directive with these values means.
 fn meaning(directive: &str, values: &[String]) -> Meaning {
     let one = |name, value: &str| Meaning::Options(vec![(name, value.to_owned())]);
@@ -101,6 +118,7 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
     if let Some(same) = SAME.iter().find(|same| **same == directive) {
         return match (*same, value) {
             ("port", "0") => one("port", "off"),
+            ("tls-port", "0") => one("tls-port", "off"),
             ("unixsocketperm", "0") => Meaning::Fulfilled,
             (same, value) => one(same, value),
         };
@@ -140,11 +158,22 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
         }
         "logfile" => Meaning::Ignored("the log goes to stderr"),
         "include" => Meaning::Refused("files cannot include others"),
-        "user" | "aclfile" => Meaning::Refused("this server has one user"),
+        "user" => one(
+            "user",
+            &values
+                .iter()
+                .map(|word| quoted(word))
+                .collect::<Vec<_>>()
+                .join(" "),
+        ),
         "rename-command" => Meaning::Refused("commands cannot be renamed"),
         "replicaof" | "slaveof" => Meaning::Refused("this server cannot be a replica"),
         "cluster-enabled" => Meaning::Refused("this server cannot be a member of a cluster"),
-        "tls-port" if value != "0" => Meaning::Refused("this server has no TLS"),
+        "tls-ca-cert-dir" => Meaning::Refused("name one file with tls-ca-cert-file"),
+        "tls-key-file-pass" => Meaning::Refused("the key must have no password"),
+        "tls-ciphers" | "tls-ciphersuites" | "tls-dh-params-file" => {
+            Meaning::Ignored("only suites without known weaknesses are offered")
+        }
         "loadmodule" => Meaning::Refused("this server has no modules"),
         "min-replicas-to-write" if value != "0" => Meaning::Refused("this server has no replicas"),
         name if farbank_server::is_ignored_parameter(name) => Meaning::Fulfilled,
@@ -252,6 +281,18 @@ mod tests {
     }
 
     #[test]
+    fn a_user_keeps_its_words() {
+        let file = "user a on \">pass word\" ~* +@all\nuser b >'x\"y'\naclfile users.acl";
+        let (options, _) = parse(file).unwrap();
+        let expected = [
+            "--user=a on \">pass word\" ~* +@all",
+            "--user=b \">'x\\\"y'\"",
+            "--aclfile=users.acl",
+        ];
+        assert_eq!(options, expected.map(OsString::from));
+    }
+
+    #[test]
     fn a_warning_names_the_line_of_an_unknown_directive() {
         let (options, warnings) = parse("prot 1\n\nsave 900 1\nhz 5").unwrap();
         assert!(options.is_empty());
@@ -263,7 +304,7 @@ mod tests {
     #[test]
     fn what_would_be_unsafe_to_ignore_is_an_error() {
         for (file, line, why) in [
-            ("port 1\nuser a on >b ~* +@all", 2, "one user"),
+            ("port 1\nuser", 2, "must be NAME RULE"),
             ("replicaof other 6379", 1, "replica"),
             ("requirepass \"open", 1, "unbalanced quotes"),
             ("\n\nport 70000", 3, "a port must be a number"),

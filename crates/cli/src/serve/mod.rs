@@ -23,8 +23,9 @@ use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
-    BindError, ClientsMemory, Endpoint, KeyspaceEvents, LiveParameter, Password, ProtectedActions,
-    Server, ServerHandle, ServerOptions, UnixSocket, WireProtocol,
+    BindError, ClientsMemory, DefaultUser, Endpoint, KeyspaceEvents, LiveParameter, Password,
+    ProtectedActions, Server, ServerHandle, ServerOptions, TlsClients, TlsSettings, UnixSocket,
+    UserRules, WireProtocol, check_tls, default_user,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
@@ -147,7 +148,7 @@ pub(crate) struct ServeArgs {
     /// engine kv.
     #[arg(long, value_name = "SIZE", default_value = "16mb", value_parser = size::parse)]
     read_cache: u64,
-    /// Addresses to listen on. Any address other than loopback needs --requirepass or --unsafe-no-auth.
+    /// Addresses to listen on. Any address other than loopback needs --requirepass, --aclfile or --unsafe-no-auth.
     #[arg(
         long,
         value_name = "IP",
@@ -158,7 +159,46 @@ pub(crate) struct ServeArgs {
     /// Port for Redis clients; 0 selects a free port, off disables it.
     #[arg(long, value_name = "N|off", default_value = "6379")]
     port: OptionalPort,
-    /// Port for memcached clients; 0 selects a free port, off disables it. Default: 11211, or off with --requirepass.
+    /// Port for Redis clients that use TLS; 0 selects a free port, off disables it. It needs --tls-cert-file.
+    #[arg(long, value_name = "N|off", default_value = "off")]
+    tls_port: OptionalPort,
+    /// PEM file of the server's certificate, followed by those of its issuers.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    tls_cert_file: String,
+    /// PEM file of the certificate's private key, without a password. Default: the key is in the file of the certificate.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    tls_key_file: String,
+    /// PEM file of the authorities that sign the certificates of clients.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    tls_ca_cert_file: String,
+    /// TLS clients that must show a certificate, which an authority of --tls-ca-cert-file has signed.
+    #[arg(long, default_value = "yes", value_parser = described(&TlsClients::ALL, TlsClients::name, TlsClients::summary))]
+    tls_auth_clients: TlsClients,
+    /// Versions of TLS, for example "TLSv1.3". Default: "TLSv1.2 TLSv1.3".
+    #[arg(
+        long,
+        value_name = "VERSIONS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    tls_protocols: String,
+    /// Port for memcached clients; 0 selects a free port, off disables it. Default: 11211, or off if the user
+    /// default has a password or is restricted.
     #[arg(long, value_name = "N|off")]
     memcached_port: Option<OptionalPort>,
     /// Serve figures over HTTP at this port of 127.0.0.1, or at this address: a live page, /metrics for Prometheus,
@@ -212,6 +252,14 @@ pub(crate) struct ServeArgs {
         hide_default_value = true
     )]
     requirepass: String,
+    /// Define a user: its name and its rules, as in ACL SETUSER, for example "reader on >secret ~cache:* +@read". May be
+    /// repeated. Use the file of --config or --aclfile: other users of the machine can see command lines.
+    #[arg(long, value_name = "NAME RULE ...")]
+    user: Vec<UserRules>,
+    /// File of users, one line "user NAME RULE ..." each. ACL LOAD reads it again, ACL SAVE writes it. Not together with
+    /// --requirepass and --user.
+    #[arg(long, value_name = "FILE")]
+    aclfile: Option<PathBuf>,
     /// Listen without authentication on addresses other than loopback, or for memcached clients beside --requirepass:
     /// every client that can connect can read and change all data.
     #[arg(long)]
@@ -223,6 +271,9 @@ pub(crate) struct ServeArgs {
     /// Log level on stderr: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
+    /// What a client may do that does not authenticate; set by [`ServeArgs::check`].
+    #[arg(skip = DefaultUser::Open)]
+    default_user: DefaultUser,
 }
 
 impl ServeArgs {
@@ -264,26 +315,34 @@ impl ServeArgs {
 
     /// Checks the options before anything is opened or created.
     fn check(&mut self) -> Result<(), Failure> {
+        self.default_user = default_user(&self.options()).map_err(Failure::Usage)?;
+        let is_protected = self.default_user == DefaultUser::Closed;
         if let Some(open) = self.bind.iter().find(|ip| !ip.is_loopback())
             && !self.unsafe_no_auth
-            && self.requirepass.is_empty()
+            && !is_protected
         {
             return Err(Failure::Usage(format!(
                 "other machines can reach {open}, and there is no password: every client that connects could \
-                 read and change all data. Set a password with --requirepass, or pass --unsafe-no-auth to listen \
-                 there anyway"
+                 read and change all data. Set a password with --requirepass, define users with --aclfile, or pass \
+                 --unsafe-no-auth to listen there anyway"
             )));
         }
-        if !self.requirepass.is_empty() && self.memcached_port().is_some() && !self.unsafe_no_auth {
-            let text = "--requirepass does not protect the memcached port: its clients give no password. Pass \
+        let is_open = self.default_user == DefaultUser::Open;
+        if !is_open && self.memcached_port().is_some() && !self.unsafe_no_auth {
+            let text = "passwords and users do not protect the memcached port: its clients give no password. Pass \
                         --memcached-port off, or --unsafe-no-auth to serve them anyway";
             return Err(Failure::Usage(text.into()));
         }
+        check_tls(&self.options().tls).map_err(Failure::Usage)?;
+        if self.tls_port != OptionalPort(None) && self.tls_cert_file.is_empty() {
+            return Err(Failure::Usage("--tls-port needs --tls-cert-file".into()));
+        }
         if self.port == OptionalPort(None)
+            && self.tls_port == OptionalPort(None)
             && self.memcached_port().is_none()
             && self.unixsocket.is_none()
         {
-            let text = "--port and --memcached-port are both off and --unixsocket is not given: no client could connect";
+            let text = "--port, --tls-port and --memcached-port are off and --unixsocket is not given: no client could connect";
             return Err(Failure::Usage(text.into()));
         }
         let most = VALUE_BYTES_MAX as u64;
@@ -319,7 +378,7 @@ impl ServeArgs {
     fn memcached_port(&self) -> Option<u16> {
         match self.memcached_port {
             Some(port) => port.0,
-            None => self.requirepass.is_empty().then_some(MEMCACHED_PORT),
+            None => (self.default_user == DefaultUser::Open).then_some(MEMCACHED_PORT),
         }
     }
 
@@ -335,21 +394,27 @@ impl ServeArgs {
 
     fn bind(&self) -> Result<Server, Failure> {
         let ports = [
-            (self.port.0, WireProtocol::Resp),
-            (self.memcached_port(), WireProtocol::Memcached),
+            (self.port.0, WireProtocol::Resp, false),
+            (self.tls_port.0, WireProtocol::Resp, true),
+            (self.memcached_port(), WireProtocol::Memcached, false),
         ];
         let mut endpoints = Vec::new();
-        for (port, protocol) in ports {
+        for (port, protocol, tls) in ports {
             let Some(port) = port else {
                 continue;
             };
             endpoints.extend(self.bind.iter().map(|&ip| Endpoint {
                 addr: SocketAddr::new(ip, port),
                 protocol,
+                tls,
             }));
         }
+        Server::bind(&endpoints, self.options()).map_err(|error| not_bound(&error))
+    }
+
+    fn options(&self) -> ServerOptions {
         let pool = std::path::absolute(&self.pool).unwrap_or_else(|_| self.pool.clone());
-        let options = ServerOptions {
+        ServerOptions {
             workers: self.workers,
             clients_max: self.maxclients,
             sync: match self.place.sync() {
@@ -364,6 +429,17 @@ impl ServeArgs {
             cas_enabled: !self.memcached_no_cas,
             protected_actions: self.enable_protected_configs,
             password: Password::new(self.requirepass.as_bytes()),
+            users: self.user.clone(),
+            acl_file: self.aclfile.clone(),
+            tls: TlsSettings {
+                cert_file: self.tls_cert_file.clone(),
+                key_file: self.tls_key_file.clone(),
+                ca_cert_file: self.tls_ca_cert_file.clone(),
+                clients: self.tls_auth_clients,
+                protocols: self.tls_protocols.clone(),
+            },
+            protected_mode: !self.unsafe_no_auth,
+            memcached_unprotected: self.unsafe_no_auth,
             unix_socket: self.unixsocket.clone().map(|path| UnixSocket {
                 path,
                 mode: self.unixsocketperm.0,
@@ -373,8 +449,7 @@ impl ServeArgs {
             keyspace_events: self.notify_keyspace_events,
             parameters: self.set.clone(),
             ..ServerOptions::default()
-        };
-        Server::bind(&endpoints, options).map_err(|error| not_bound(&error))
+        }
     }
 
     /// Opens the pool's medium, or creates it.
@@ -481,6 +556,7 @@ impl ServeArgs {
             .endpoints()
             .iter()
             .map(|endpoint| match endpoint.protocol {
+                WireProtocol::Resp if endpoint.tls => format!("rediss://{}", endpoint.addr),
                 WireProtocol::Resp => format!("redis://{}", endpoint.addr),
                 WireProtocol::Memcached => format!("memcached://{}", endpoint.addr),
             })
@@ -526,7 +602,8 @@ impl ServeArgs {
         for line in &opened.damage {
             eprintln!("damage: {line}");
         }
-        if self.unsafe_no_auth && (self.requirepass.is_empty() || self.memcached_port().is_some()) {
+        let is_closed = self.default_user == DefaultUser::Closed;
+        if self.unsafe_no_auth && (!is_closed || self.memcached_port().is_some()) {
             eprintln!(
                 "warning: --unsafe-no-auth: every client that can connect can read and change all data"
             );

@@ -85,6 +85,30 @@ fn restore(command: &str) -> Vec<u8> {
     [script("EVAL", &restored), request(&wrong).repeat(20)].concat()
 }
 
+/// Returns requests that create a user with as many rules as possible, then `command` about that user.
+fn users(command: &str) -> Vec<u8> {
+    let user = |rule: fn(usize) -> String| {
+        let rules: String = (0..MANY).map(|at| format!(" {}", rule(at))).collect();
+        of(&format!("ACL SETUSER hostile reset{rules}"))
+    };
+    // The largest number that is accepted, and more.
+    let accepted: String = (0..2_000).map(|at| format!(" ~{at}*a*b*c*d")).collect();
+    let selectors: String = (0..1_000).map(|_| " (+@read -get ~a)").collect();
+    [
+        user(|at| format!(">{at}")),
+        user(|at| format!("+get|{at}")),
+        of(&format!("ACL SETUSER hostile reset{accepted}{selectors}")),
+        of(&format!("ACL SETUSER hostile >{}", "p".repeat(MIB))),
+        match command {
+            "acl|getuser" => of("ACL GETUSER hostile").repeat(100),
+            "acl|list" => of("ACL LIST").repeat(100),
+            "acl|dryrun" => times("ACL DRYRUN hostile MGET", &"k".repeat(1_000), 1_000),
+            _ => Vec::new(),
+        },
+    ]
+    .concat()
+}
+
 /// Returns the most expensive requests of `command`, for a server with a large value at `big` and many keys.
 ///
 /// They repeat the repeatable argument, and have long names and patterns, and large values. Returns `None` if the
@@ -276,6 +300,19 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "client" | "config" | "object" | "pubsub" | "slowlog" | "latency" | "memory" => {
             of(command).repeat(5_000)
         }
+        "acl" => of(command).repeat(5_000),
+        "acl|setuser" | "acl|getuser" | "acl|list" | "acl|dryrun" => users(command),
+        "acl|deluser" => distinct("ACL DELUSER"),
+        "acl|users" | "acl|whoami" | "acl|help" | "acl|load" | "acl|save" => {
+            of(&command.replace('|', " ")).repeat(5_000)
+        }
+        "acl|cat" => of("ACL CAT slow").repeat(1_000),
+        "acl|genpass" => of("ACL GENPASS 4096").repeat(2_000),
+        "acl|log" => [
+            of(&format!("AUTH {long} wrong")).repeat(300),
+            of("ACL LOG 1000000").repeat(50),
+        ]
+        .concat(),
         "command" => of(command).repeat(1_000),
         "info" => times(command, "everything", MANY),
         "shutdown" => [

@@ -8,12 +8,13 @@ use super::context::CommandContext;
 use super::context::client_state::ReplyMode;
 use super::error::{CommandError, NOT_INTEGER, SYNTAX};
 use super::text::{self, quote};
-use crate::buffers::reply::{ReplyBuffer, ReplySink};
+use crate::buffers::reply::ReplySink;
 use crate::lock::lock;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::state::clients::ClientInfo;
 use crate::state::pause::PauseKind;
+use crate::state::users::Users;
 
 /// `CLIENT ID`
 pub(super) fn id(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
@@ -81,8 +82,9 @@ pub(super) fn setinfo(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
     Ok(())
 }
 
-/// Appends a connection's line of CLIENT LIST: the fields of Redis 7.0 in its order, then those of newer versions.
-fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyBuffer) {
+/// A connection's line of CLIENT LIST, without its end: the fields of Redis 7.0 in its order, then those of newer
+/// versions.
+pub(super) fn line_of(ctx: &CommandContext<'_>, client_info: &ClientInfo) -> String {
     let now = ctx.shared.clock_ms();
     let secs = |since: u64| now.saturating_sub(since) / 1000;
     let labels = lock(&client_info.labels).clone();
@@ -116,11 +118,11 @@ fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyB
     let transaction = number(&client_info.queue_bytes) + number(&client_info.watch_bytes);
     let list = usize::from(output > 0);
     let total = number(&client_info.counted_bytes).max(input + output + arguments + transaction);
-    let text = format!(
+    format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub={} psub={} \
          ssub={} multi={multi} qbuf={input} qbuf-free=0 argv-mem={arguments} multi-mem={transaction} \
-         rbs=0 rbp=0 obl={output} oll={list} omem={output} tot-mem={total} events=r cmd={} user=default \
-         redir=-1 resp={} watch={watching} lib-name={} lib-ver={}\n",
+         rbs=0 rbp=0 obl={output} oll={list} omem={output} tot-mem={total} events=r cmd={} user={} \
+         redir=-1 resp={} watch={watching} lib-name={} lib-ver={}",
         client_info.id,
         client_info.addr,
         client_info.laddr,
@@ -133,11 +135,11 @@ fn describe(ctx: &CommandContext<'_>, client_info: &ClientInfo, out: &mut ReplyB
         number(&client_info.patterns),
         number(&client_info.shards),
         labels.command,
+        String::from_utf8_lossy(&labels.user),
         client_info.resp.load(Ordering::Relaxed),
         String::from_utf8_lossy(&labels.library),
         String::from_utf8_lossy(&labels.library_version),
-    );
-    out.extend_from_slice(text.as_bytes());
+    )
 }
 
 fn reply_lines(ctx: &mut CommandContext<'_>, clients: &[Arc<ClientInfo>]) {
@@ -147,7 +149,8 @@ fn reply_lines(ctx: &mut CommandContext<'_>, clients: &[Arc<ClientInfo>]) {
         if text.is_cut() {
             return ctx.out.cut();
         }
-        describe(ctx, client_info, &mut text);
+        text.extend_from_slice(line_of(ctx, client_info).as_bytes());
+        text.push(b'\n');
     }
     let text = String::from_utf8_lossy(text.as_slice());
     reply::verbatim(ctx.out, ctx.client.resp, &text);
@@ -220,6 +223,7 @@ struct KillFilter<'a> {
     id: Option<u64>,
     addr: Option<&'a [u8]>,
     laddr: Option<&'a [u8]>,
+    user: Option<&'a [u8]>,
     /// Only clients of this type, as [`type_named`] returns it.
     kind: Option<Option<bool>>,
     spares_me: bool,
@@ -235,15 +239,19 @@ impl KillFilter<'_> {
             && self
                 .laddr
                 .is_none_or(|laddr| laddr == client_info.laddr.as_bytes())
+            && self
+                .user
+                .is_none_or(|user| user == &*lock(&client_info.labels).user)
             && !(self.spares_me && client_info.id == me)
     }
 }
 
-fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
+fn kill_filters<'a>(args: Args<'a>, users: &Users) -> Result<KillFilter<'a>, CommandError> {
     let mut filter = KillFilter {
         id: None,
         addr: None,
         laddr: None,
+        user: None,
         kind: None,
         spares_me: true,
     };
@@ -269,7 +277,7 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
             b"addr" => filter.addr = Some(value),
             b"laddr" => filter.laddr = Some(value),
             b"type" => filter.kind = Some(type_named(value)?),
-            b"user" if value == b"default" => {}
+            b"user" if users.get(value).is_some() => filter.user = Some(value),
             b"user" => {
                 let text = [b"ERR No such user '", quote(value, usize::MAX), b"'"];
                 return Err(CommandError::Detailed(text.concat()));
@@ -285,7 +293,7 @@ fn kill_filters(args: Args<'_>) -> Result<KillFilter<'_>, CommandError> {
 
 /// `CLIENT KILL addr`, `CLIENT KILL filter value [filter value ...]`
 pub(super) fn kill(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let filter = kill_filters(args)?;
+    let filter = kill_filters(args, &ctx.shared.users.current())?;
     let mut killed = 0;
     for client_info in ctx.shared.clients.all() {
         if !filter.includes(&client_info, ctx.client.id) {

@@ -1,14 +1,15 @@
 //! Commands about commands: COMMAND and its subcommands.
 
+use super::acl::categories::categories;
 use super::context::CommandContext;
 use super::context::command_row::{Command, flag};
 use super::context::command_table::CommandTable;
 use super::error::{CommandError, SYNTAX};
+use super::key_access::{accesses, keys_with_access};
 use super::lookup::lookup;
 use super::text;
 use crate::buffers::reply::ReplyBuffer;
 use crate::glob::{LetterCase, matches};
-use crate::protocol::resp::number::parse_u64;
 use crate::protocol::resp::{Args, RespVersion, reply};
 
 /// `COMMAND`
@@ -28,14 +29,6 @@ pub(super) fn count(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
     Ok(())
 }
 
-/// Finds the command or `container|subcommand` with this name.
-fn named(table: &CommandTable, name: &[u8]) -> Option<&'static Command> {
-    match name.iter().position(|&b| b == b'|') {
-        None => table.find(name),
-        Some(bar) => table.find(&name[..bar])?.subcommand(&name[bar + 1..]),
-    }
-}
-
 /// `COMMAND INFO [name ...]`
 pub(super) fn info(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     if args.len() == 2 {
@@ -46,7 +39,7 @@ pub(super) fn info(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
         if ctx.out.is_cut() {
             break;
         }
-        match named(ctx.client.table, name) {
+        match ctx.client.table.named(name) {
             Some(command) => describe(ctx.out, ctx.client.resp, command),
             None => reply::null(ctx.out, ctx.client.resp),
         }
@@ -70,10 +63,9 @@ fn describe(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
     for value in [command.keys.first, command.keys.last, command.keys.step] {
         reply::integer(out, value);
     }
-    let categories = categories(command);
-    reply::set(out, resp, categories.len());
-    for category in categories {
-        reply::simple(out, category);
+    reply::set(out, resp, categories(command).count());
+    for category in categories(command) {
+        reply::simple(out, &format!("@{category}"));
     }
     let tips: Vec<_> = command.tips.split_whitespace().collect();
     reply::set(out, resp, tips.len());
@@ -90,48 +82,6 @@ fn describe(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
     for subcommand in command.subcommands {
         describe(out, resp, subcommand);
     }
-}
-
-fn categories(command: &Command) -> Vec<&'static str> {
-    let admin = command.is(flag::ADMIN);
-    let speed = if command.is(flag::FAST) {
-        "@fast"
-    } else {
-        "@slow"
-    };
-    let mut all = Vec::new();
-    for (category, applies) in [
-        ("@keyspace", false),
-        (
-            "@read",
-            command.is(flag::READONLY) && !command.is(flag::SCRIPT),
-        ),
-        ("@write", command.is(flag::WRITE)),
-        ("@set", false),
-        ("@sortedset", false),
-        ("@list", false),
-        ("@string", false),
-        ("@bitmap", false),
-        ("@hyperloglog", false),
-        ("@pubsub", command.is(flag::PUBSUB)),
-        ("@admin", admin),
-        (speed, true),
-        ("@dangerous", admin),
-        ("@connection", false),
-        ("@transaction", false),
-        ("@scripting", false),
-    ] {
-        if applies || command.acl.split_whitespace().any(|own| own == category) {
-            all.push(category);
-        }
-    }
-    all
-}
-
-/// How a request of the command accesses each of its keys: one word list for each key specification. The last one
-/// counts for all further keys.
-fn accesses(command: &Command) -> Vec<&'static str> {
-    command.access.split('|').map(str::trim).collect()
 }
 
 /// How a key specification finds its keys: by a range of positions, or by a number among the arguments.
@@ -315,7 +265,7 @@ pub(super) fn docs(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     let table = ctx.client.table;
     let commands: Vec<_> = match args.len() {
         2 => table.rows().iter().collect(),
-        _ => args.from(2).filter_map(|name| named(table, name)).collect(),
+        _ => args.from(2).filter_map(|name| table.named(name)).collect(),
     };
     reply::map(ctx.out, ctx.client.resp, commands.len());
     for command in commands {
@@ -350,20 +300,13 @@ fn document(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
 
 /// `COMMAND LIST [FILTERBY MODULE name|ACLCAT category|PATTERN pattern]`
 pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let commands = ctx.client.table.rows();
-    let all = commands
-        .iter()
-        .flat_map(|c| std::iter::once(c).chain(c.subcommands));
+    let (commands, all) = (ctx.client.table.rows(), ctx.client.table.every());
     let names: Vec<_> = if args.len() == 2 {
         commands.iter().map(|c| c.name).collect()
     } else if args.len() == 5 && text::is_option(args.at(2), "filterby") {
         let value = args.at(4);
-        let category = [b"@", value].concat();
-        let of_category = |c: &&Command| {
-            categories(c)
-                .iter()
-                .any(|own| own.as_bytes().eq_ignore_ascii_case(&category))
-        };
+        let of_category =
+            |c: &&Command| categories(c).any(|own| own.as_bytes().eq_ignore_ascii_case(value));
         match text::option(args.at(3)).as_slice() {
             b"module" => Vec::new(),
             b"aclcat" => all.filter(of_category).map(|c| c.name).collect(),
@@ -424,53 +367,17 @@ pub(super) fn getkeysandflags(
     args: Args<'_>,
 ) -> Result<(), CommandError> {
     let (command, positions) = inner(ctx.client.table, args)?;
-    let accesses = match command.name {
-        "set" => vec![set_access(args.rest(2))],
-        "bitfield" => vec![bitfield_access(args.rest(2))],
-        "sort" => vec!["RO access", "OW update"],
-        // As in Redis, the specification finds no keys then.
-        _ if command.counts_keys() && parse_u64(args.at(4)).is_none() => vec![""],
-        _ => accesses(command),
-    };
     reply::array(ctx.out, positions.len());
-    for (index, at) in positions.into_iter().enumerate() {
-        let access = accesses.get(index).or(accesses.last());
-        let access: Vec<_> = access
-            .map_or(&"", |access| access)
-            .split_whitespace()
-            .collect();
+    for (at, access) in keys_with_access(command, args.rest(2)) {
+        let access: Vec<_> = access.split_whitespace().collect();
         reply::array(ctx.out, 2);
-        reply::bulk(ctx.out, args.at(at));
+        reply::bulk(ctx.out, args.at(at + 2));
         reply::set(ctx.out, ctx.client.resp, access.len());
         for word in &access {
             reply::simple(ctx.out, word);
         }
     }
     Ok(())
-}
-
-/// How a SET accesses its key: whether it reads depends on its options.
-fn set_access(request: Args<'_>) -> &'static str {
-    let returns_old = request.from(3).any(|option| text::is_option(option, "get"));
-    if returns_old {
-        "RW access update"
-    } else {
-        "OW update"
-    }
-}
-
-/// How a BITFIELD accesses its key: with GET and OVERFLOW only, it reads.
-fn bitfield_access(request: Args<'_>) -> &'static str {
-    let mut at = 2;
-    while let Some(operation) = request.get(at) {
-        let left = request.len() - at - 1;
-        match text::option(operation).as_slice() {
-            b"get" if left >= 2 => at += 3,
-            b"overflow" if left >= 1 => at += 2,
-            _ => return "RW access update",
-        }
-    }
-    "RO access"
 }
 
 /// Replies with help lines about the subcommands of `container`.

@@ -3,12 +3,14 @@
 //! Few parameters can change while the server runs. The others exist because clients query them; their values describe
 //! how this server behaves.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
 use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
+use super::config_tls;
 use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
 use super::info::limit;
@@ -19,9 +21,10 @@ use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::{
     ClientsMemory, Endpoint, LiveParameter, LiveSettings, OutputLimit, Password, ServerOptions,
-    WireProtocol,
+    TlsSettings, WireProtocol,
 };
 use crate::state::shared::ServerShared;
+use crate::state::users::User;
 
 /// Why CONFIG SET refuses a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +52,8 @@ enum ConfigError {
     LimitClass,
     LimitValue,
     EventClass,
+    /// The files of TLS cannot be used.
+    Tls,
 }
 
 impl std::error::Error for ConfigError {}
@@ -62,7 +67,7 @@ impl fmt::Display for ConfigError {
             ConfigError::NotSwitch => "argument must be 'yes' or 'no'",
             ConfigError::NotAmong(words) => {
                 let words = words.join(", ");
-                return write!(f, "argument must be one of the following: {words}");
+                return write!(f, "argument(s) must be one of the following: {words}");
             }
             ConfigError::Repeated => "duplicate parameter",
             ConfigError::NotInteger => "argument couldn't be parsed into an integer",
@@ -72,6 +77,7 @@ impl fmt::Display for ConfigError {
                 return write!(f, "argument must be between {least} and {most} inclusive");
             }
             ConfigError::EventClass => return UnknownEventClass.fmt(f),
+            ConfigError::Tls => "Unable to update TLS configuration. Check server logs.",
             ConfigError::LimitWords => "Wrong number of arguments in buffer limit configuration.",
             ConfigError::LimitClass => {
                 "Invalid client class specified in buffer limit configuration."
@@ -182,10 +188,14 @@ const NUMBERS: &[ConfigNumber] = &[
         (0, LONG_MAX),
         |s| &s.latency_ms,
     ),
+    number("acllog-max-len", NumberFormat::Plain, (0, LONG_MAX), |s| {
+        &s.acl_log_len
+    }),
 ];
 
 /// Numbers of [`NUMBERS`] that are no limits: every client may change them.
-const HARMLESS: [&str; 3] = [
+const HARMLESS: [&str; 4] = [
+    "acllog-max-len",
     "slowlog-log-slower-than",
     "slowlog-max-len",
     "latency-monitor-threshold",
@@ -194,6 +204,13 @@ const HARMLESS: [&str; 3] = [
 /// The parameters that are no numbers.
 const EVENTS: &str = "notify-keyspace-events";
 const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
+const CHANNELS: &str = "acl-pubsub-default";
+const PROTECTED_MODE: &str = "protected-mode";
+/// Changes the password of the user `default`.
+const PASSWORD: &str = "requirepass";
+
+/// Values of [`CHANNELS`].
+const CHANNEL_WORDS: &[&str] = &["allchannels", "resetchannels"];
 
 /// Parameters that cannot change, with their values.
 fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
@@ -206,8 +223,13 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let dir = std::path::Path::new(&shared.options.pool).parent();
     let text = str::to_owned;
     let socket = shared.options.unix_socket.as_ref();
+    let file = shared.options.acl_file.as_ref();
     let (most, policy) = limit(shared, &shared.store.stats());
     vec![
+        (
+            "aclfile",
+            file.map_or(String::new(), |file| file.display().to_string()),
+        ),
         ("appendfsync", text(shared.options.sync)),
         ("bind", bind.join(" ")),
         ("cluster-enabled", text("no")),
@@ -224,15 +246,8 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             "enable-protected-configs",
             text(shared.options.protected_actions.name()),
         ),
-        (
-            "requirepass",
-            shared
-                .options
-                .password
-                .as_ref()
-                .map_or(String::new(), Password::text),
-        ),
         ("tcp-backlog", text("511")),
+        ("tls-port", shared.tls_port().unwrap_or(0).to_string()),
         (
             "unixsocket",
             socket.map_or(String::new(), |socket| socket.path.display().to_string()),
@@ -285,6 +300,16 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             kept.unwrap_or_else(|| ignored.default.to_owned()),
         )
     }));
+    let settings = &shared.settings;
+    let channels = CHANNEL_WORDS[usize::from(!settings.has_all_channels())];
+    all.push((CHANNELS, channels.to_owned()));
+    let is_protected = settings.protected_mode.load(Ordering::Relaxed) != 0;
+    let switch = if is_protected { "yes" } else { "no" };
+    all.push((PROTECTED_MODE, switch.to_owned()));
+    let start = || shared.options.password.as_ref().map(Password::text);
+    let password = settings.kept.get(PASSWORD).or_else(start);
+    all.push((PASSWORD, password.unwrap_or_default()));
+    all.extend(config_tls::values(&shared.tls.settings()));
     all.push((EVENTS, shared.settings.keyspace_events().to_string()));
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
@@ -435,6 +460,15 @@ fn check<'a>(
     if !allowed && (is_limit || name == OUTPUT_LIMIT) {
         return Err(ConfigError::Protected);
     }
+    if name == PASSWORD {
+        return Ok(Vec::new()); // Every text is a password.
+    }
+    if config_tls::is_tls(name) {
+        return match config_tls::set(&mut TlsSettings::default(), name, value) {
+            true => Ok(Vec::new()),
+            false => Err(ConfigError::NotAmong(config_tls::CLIENT_WORDS)),
+        };
+    }
     if is_live(name) {
         return check_live(&shared.settings, name, value);
     }
@@ -469,6 +503,19 @@ fn check_live<'a>(
     if let Some(number) = NUMBERS.iter().find(|number| number.name == name) {
         let parsed = parse_number(number, value)?;
         return Ok(vec![((number.setting)(settings), parsed)]);
+    }
+    if name == CHANNELS {
+        let is = |word: &&str| value.eq_ignore_ascii_case(word.as_bytes());
+        let at = CHANNEL_WORDS.iter().position(is);
+        let at = at.ok_or(ConfigError::NotAmong(CHANNEL_WORDS))?;
+        return Ok(vec![(&settings.all_channels, u64::from(at == 0))]);
+    }
+    if name == PROTECTED_MODE {
+        let is_on = value.eq_ignore_ascii_case(b"yes");
+        return match is_switch(value) {
+            true => Ok(vec![(&settings.protected_mode, u64::from(is_on))]),
+            false => Err(ConfigError::NotSwitch),
+        };
     }
     let events: KeyspaceEvents = std::str::from_utf8(quote(value, usize::MAX))
         .map_err(|_| ConfigError::EventClass)?
@@ -540,12 +587,26 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     let shared = ctx.shared;
     let allowed = ctx.may_protected();
     // As in Redis, all names are checked before any value.
-    let (mut changes, mut ignored) = (Vec::new(), Vec::new());
+    let (mut changes, mut ignored, mut password) = (Vec::new(), Vec::new(), None);
+    let mut tls: Option<(&str, TlsSettings)> = None;
     for (name, value) in parameters(shared, args)? {
         let change = check(shared, name, value, allowed);
         changes.extend(change.map_err(|why| refused(name.as_bytes(), why))?);
+        if name == PASSWORD {
+            password = Some(value);
+        }
+        if config_tls::is_tls(name) {
+            let (_, settings) = tls.get_or_insert_with(|| (name, shared.tls.settings()));
+            config_tls::set(settings, name, value);
+        }
         let own = IGNORED.iter().find(|own| own.name == name);
         ignored.extend(own.and_then(|own| Some((name, ignored_value(own, value).ok()?))));
+    }
+    if let Some((name, settings)) = tls {
+        if !ctx.executes_long {
+            return Err(CommandError::Long); // It reads files.
+        }
+        replace_tls(shared, name, settings)?;
     }
     for (name, value) in ignored {
         shared.settings.kept.set(name, value);
@@ -554,8 +615,38 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         setting.store(value, Ordering::Relaxed);
     }
     shared.settings.note_slow_thresholds();
+    if let Some(password) = password {
+        set_password(ctx, password);
+    }
     reply::ok(ctx.out);
     Ok(())
+}
+
+/// Reads the files of TLS and uses them for the next connections. `name`: the first parameter that the request sets.
+fn replace_tls(
+    shared: &ServerShared<'_>,
+    name: &str,
+    settings: TlsSettings,
+) -> Result<(), CommandError> {
+    shared.tls.replace(settings).map_err(|why| {
+        tracing::error!("cannot change the settings of TLS: {why}");
+        refused(name.as_bytes(), ConfigError::Tls)
+    })
+}
+
+/// Sets the password of the user `default`. Connections that have authenticated stay so.
+fn set_password(ctx: &mut CommandContext<'_>, password: &[u8]) {
+    let shown = String::from_utf8_lossy(password).into_owned();
+    ctx.shared.settings.kept.set(PASSWORD, shown);
+    let changed: Result<(), Infallible> = ctx.shared.users.change(|users| {
+        let mut default = User::clone(&users.default_user());
+        default.set_password(password);
+        users.insert(default);
+        Ok(())
+    });
+    match changed {
+        Ok(()) => ctx.users_changed(),
+    }
 }
 
 fn refused(argument: &[u8], why: ConfigError) -> CommandError {
@@ -600,12 +691,14 @@ fn parameters<'a>(
 /// Whether CONFIG SET can change the parameter `name` while the server runs, with an effect.
 #[must_use]
 pub fn is_live(name: &str) -> bool {
-    name == EVENTS || name == OUTPUT_LIMIT || NUMBERS.iter().any(|number| number.name == name)
+    [EVENTS, OUTPUT_LIMIT, CHANNELS, PROTECTED_MODE].contains(&name)
+        || NUMBERS.iter().any(|number| number.name == name)
 }
 
 /// `CONFIG RESETSTAT`
 pub(super) fn resetstat(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     ctx.shared.counters.reset();
+    ctx.shared.users.reset_counts();
     ctx.shared.accepted.store(0, Ordering::Relaxed);
     ctx.shared.rejected.store(0, Ordering::Relaxed);
     reply::ok(ctx.out);

@@ -43,7 +43,6 @@ const SCORES: &[&str] = &["no", "yes", "relative", "absolute"];
 
 /// Parameters without effect, with Redis's defaults.
 pub(super) const IGNORED: &[IgnoredParameter] = &[
-    ignored("acllog-max-len", "128", ValueKind::Number(0, LONG)),
     ignored("active-expire-effort", "1", ValueKind::Number(1, 10)),
     ignored("activerehashing", "yes", SWITCH),
     ignored("aof-load-truncated", "yes", SWITCH),
@@ -163,7 +162,6 @@ const fn fixed(name: &'static str, value: &'static str, reason: &'static str) ->
 const ALWAYS_DURABLE: &str =
     "every acknowledged write is durable, and there are no snapshots and no append-only file";
 const NO_REPLICAS: &str = "this server has no replicas";
-const NO_TLS: &str = "this server has no TLS";
 
 /// Parameters that are always so.
 pub(super) const FIXED: &[FixedParameter] = &[
@@ -174,12 +172,6 @@ pub(super) const FIXED: &[FixedParameter] = &[
         "activedefrag",
         "no",
         "the cleaner of the pool always runs, and DRAM is not defragmented",
-    ),
-    fixed("aclfile", "", "this server has one user"),
-    fixed(
-        "acl-pubsub-default",
-        "resetchannels",
-        "this server has one user",
     ),
     fixed(
         "hll-sparse-max-bytes",
@@ -195,9 +187,6 @@ pub(super) const FIXED: &[FixedParameter] = &[
     fixed("masteruser", "", NO_REPLICAS),
     fixed("min-replicas-to-write", "0", NO_REPLICAS),
     fixed("replicaof", "", NO_REPLICAS),
-    fixed("tls-port", "0", NO_TLS),
-    fixed("tls-cert-file", "", NO_TLS),
-    fixed("tls-key-file", "", NO_TLS),
     fixed("logfile", "", "the log goes to stderr"),
 ];
 

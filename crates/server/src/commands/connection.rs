@@ -8,6 +8,7 @@ use super::pubsub;
 use super::text;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, RespVersion, reply};
+use crate::state::users::DEFAULT;
 
 /// The Redis version whose commands and replies this server implements.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
@@ -40,20 +41,20 @@ pub(super) fn select(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
     Ok(())
 }
 
-/// Authenticates the client. The only user is `default`, which accepts any password if the server has none.
+/// Authenticates the client. `command`: the name by which the client called AUTH or HELLO.
 fn authenticate(
     ctx: &mut CommandContext<'_>,
-    user: &[u8],
+    command: &[u8],
+    name: &[u8],
     password: &[u8],
 ) -> Result<(), CommandError> {
-    let is_right = match &ctx.shared.options.password {
-        Some(right) => right.is(password),
-        None => true,
-    };
-    if user == b"default" && is_right {
-        ctx.client.is_authenticated = true;
+    if let Some(user) = ctx.shared.users.authenticate(name, password) {
+        ctx.client.authenticate(user);
+        // The user may have been removed since; the workers' message about it may be handled already.
+        ctx.follow_users();
         return Ok(());
     }
+    ctx.note_wrong_password(command, name);
     Err(CommandError::Fixed(
         "WRONGPASS invalid username-password pair or user is disabled.",
     ))
@@ -62,14 +63,14 @@ fn authenticate(
 /// `AUTH [username] password`
 pub(super) fn auth(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     match args.len() {
-        2 if ctx.shared.options.password.is_none() => {
+        2 if !ctx.shared.users.default_needs_password() => {
             return Err(CommandError::Fixed(
                 "ERR AUTH <password> called without any password configured for the default user. \
                  Are you sure your configuration is correct?",
             ));
         }
-        2 => authenticate(ctx, b"default", args.at(1))?,
-        3 => authenticate(ctx, args.at(1), args.at(2))?,
+        2 => authenticate(ctx, args.at(0), DEFAULT, args.at(1))?,
+        3 => authenticate(ctx, args.at(0), args.at(1), args.at(2))?,
         _ => return Err(SYNTAX),
     }
     reply::ok(ctx.out);
@@ -91,7 +92,7 @@ pub(super) fn hello(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     let mut at = 2;
     while let Some(option) = args.get(at) {
         if text::is_option(option, "auth") && args.len() > at + 2 {
-            authenticate(ctx, args.at(at + 1), args.at(at + 2))?;
+            authenticate(ctx, args.at(0), args.at(at + 1), args.at(at + 2))?;
             at += 3;
         } else if text::is_option(option, "setname") && args.len() > at + 1 {
             client::rename(ctx, args.at(at + 1))?;
@@ -105,7 +106,7 @@ pub(super) fn hello(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             return Err(CommandError::Detailed(text.concat()));
         }
     }
-    if !ctx.client.is_authenticated {
+    if !ctx.client.user.has_authenticated() {
         return Err(CommandError::Fixed(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH \
              <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
@@ -140,7 +141,7 @@ pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
     ctx.client.db = 0;
     ctx.client.resp = RespVersion::V2;
     ctx.client.replies = ReplyMode::On;
-    ctx.client.is_authenticated = ctx.shared.options.password.is_none();
+    ctx.client.reset_user(&ctx.shared.users);
     reply::simple(ctx.out, "RESET");
     Ok(())
 }

@@ -17,6 +17,7 @@ use super::transactions;
 use super::{monitor, pubsub};
 use crate::exec_context::ExecOutcome;
 use crate::protocol::resp::Args;
+use crate::state::acl_log::DenialContext;
 use crate::stats::counters::Counter;
 
 const NOAUTH: CommandError = CommandError::Fixed("NOAUTH Authentication required.");
@@ -91,6 +92,24 @@ fn refuse(ctx: &mut CommandContext<'_>, command: &'static Command, fail: &Comman
     }
 }
 
+/// Checks the permissions of a restricted user. Replies with an error if it may not execute the request.
+#[cold]
+fn may_execute(ctx: &mut CommandContext<'_>, command: &'static Command, args: Args<'_>) -> bool {
+    let context = match ctx.client.queue.is_some() {
+        // The transaction refuses it anyway, with another error.
+        true if command.is(flag::NO_MULTI) => return true,
+        true => DenialContext::Multi,
+        false => DenialContext::TopLevel,
+    };
+    match ctx.check_permission(command, args, context) {
+        Ok(()) => true,
+        Err(denial) => {
+            refuse(ctx, command, &denial.error(command));
+            false
+        }
+    }
+}
+
 /// Queues a command (in MULTI) or executes it, if it is allowed now.
 #[inline]
 fn queue_or_execute(
@@ -99,8 +118,11 @@ fn queue_or_execute(
     args: Args<'_>,
 ) -> ExecOutcome {
     ctx.client.last_command = command.name;
-    if !ctx.client.is_authenticated && !command.is(flag::NO_AUTH) {
+    if !ctx.client.user.is_authenticated() && !command.is(flag::NO_AUTH) {
         refuse(ctx, command, &NOAUTH);
+        return ExecOutcome::Refused;
+    }
+    if ctx.client.user.is_restricted() && !may_execute(ctx, command, args) {
         return ExecOutcome::Refused;
     }
     // As in Redis, PING is refused together with writes: clients use it as a health check.

@@ -60,8 +60,8 @@ impl ScriptHost for LoadHost<'_> {
         level.write(text);
     }
 
-    fn knows_command(&self, _: Args<'_>) -> bool {
-        false
+    fn may_execute(&self, _: Args<'_>) -> Option<bool> {
+        None
     }
 }
 

@@ -10,7 +10,6 @@ use farbank_store::Stats;
 
 use super::connection::REDIS_VERSION;
 use super::context::CommandContext;
-use super::context::command_row::Command;
 use super::context::command_table::CommandTable;
 use super::error::CommandError;
 use crate::protocol::resp::{Args, reply};
@@ -18,6 +17,7 @@ use crate::settings::WireProtocol;
 use crate::state::clients::ClientInfo;
 use crate::state::messages::SubscriptionKind;
 use crate::state::shared::ServerShared;
+use crate::state::users::DenialReason;
 use crate::stats::commands::CommandFigures;
 use crate::stats::counters::Counter;
 use crate::stats::hot_keys::HotKey;
@@ -269,6 +269,10 @@ fn stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "evicted_clients": counts.get(Counter::Evictions),
         "client_output_buffer_limit_disconnections": counts.get(Counter::OutputLimits),
         "total_error_replies": counts.get(Counter::Errors),
+        "acl_access_denied_auth": shared.users.denied(DenialReason::Auth),
+        "acl_access_denied_cmd": shared.users.denied(DenialReason::Command),
+        "acl_access_denied_key": shared.users.denied(DenialReason::Key),
+        "acl_access_denied_channel": shared.users.denied(DenialReason::Channel),
         "total_reads_processed": counts.get(Counter::Reads),
         "total_writes_processed": counts.get(Counter::Writes),
         "latest_fork_usec": 0,
@@ -312,17 +316,8 @@ fn no_fields(_: InfoSource<'_>, _: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// All commands and subcommands.
-pub(super) fn every_command(
-    table: &'static CommandTable,
-) -> impl Iterator<Item = &'static Command> {
-    let subcommands = |command: &'static Command| command.subcommands;
-    let of_row = move |row| std::iter::once(row).chain(subcommands(row));
-    table.rows().iter().flat_map(of_row)
-}
-
 fn command_stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
-    for command in every_command(source.table) {
+    for command in source.table.every() {
         let CommandFigures {
             calls,
             ns,
@@ -351,7 +346,7 @@ fn error_stats(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> s
 }
 
 fn latency_stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
-    for command in every_command(source.table) {
+    for command in source.table.every() {
         let Some(times) = source.shared.counters.command_times(command.number) else {
             continue;
         };

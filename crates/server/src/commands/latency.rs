@@ -7,7 +7,6 @@ use super::command::help_of;
 use super::context::CommandContext;
 use super::context::command_row::Command;
 use super::error::CommandError;
-use super::info::every_command;
 use super::text::quote;
 use crate::buffers::reply::ReplyBuffer;
 use crate::protocol::resp::{Args, reply};
@@ -140,7 +139,7 @@ pub(super) fn histogram(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<
     };
     // The times themselves take 8 KiB each, and a request may name many commands.
     let called: Vec<&'static Command> = match args.len() {
-        2 => every_command(table).filter(is_called).collect(),
+        2 => table.every().filter(is_called).collect(),
         _ => args
             .from(2)
             .filter_map(|name| find_any(ctx, name))

@@ -8,12 +8,13 @@
 use farbank_pm::Drain;
 use farbank_store::{Key, ReadView};
 
+use super::acl::check::{COMPARED_MAX, is_long_check};
 use super::context::CommandContext;
 use super::context::client_state::ClientState;
 use super::context::command_row::{Command, flag};
 use super::context::transaction::{TransactionQueue, WatchedKeys};
 use super::error::CommandError;
-use super::text::is_option;
+use super::text::{self, is_option};
 use crate::exec_context::LONG_REQUEST_BYTES;
 use crate::protocol::resp::Args;
 use crate::protocol::resp::number::parse_i64;
@@ -35,6 +36,10 @@ const CLIENTS: usize = 500;
 /// Most requests in the slow log that SLOWLOG GET returns, and most arguments of LATENCY HISTOGRAM.
 const SLOW_REQUESTS: usize = 128;
 const HISTOGRAMS: usize = 200;
+/// Longest password that a worker hashes.
+const PASSWORD_BYTES: usize = 64 << 10;
+/// Most rules of a user that a request sets or describes.
+const RULES: usize = 32;
 /// Most subscriptions that a request ends.
 const SUBSCRIPTIONS: usize = 1000;
 /// Most patterns that PUBLISH matches.
@@ -52,10 +57,15 @@ pub(super) fn is_long(
     let Some(command) = command else {
         return args.len() > ARGS;
     };
+    if client.user.is_restricted() && is_long_check(client.user.pattern_bytes(), command, args) {
+        return true;
+    }
     match &client.queue {
         Some(queue) if command.name == "exec" => {
             let patterns = shared.subscriptions.patterns();
-            return is_long_queue(queue, &client.watched, patterns);
+            let compared = queue.bytes().saturating_mul(client.user.pattern_bytes());
+            return is_long_queue(queue, &client.watched, patterns)
+                || client.user.is_restricted() && compared > COMPARED_MAX;
         }
         // The transaction queues it.
         Some(_) if !command.is(flag::AT_ONCE) => return false,
@@ -104,8 +114,46 @@ fn walks(
         "function" => ["load", "delete", "flush", "restore"]
             .iter()
             .any(|name| is_option(args.at(1), name)),
+        // It reads files.
+        "config" | "config|set" => {
+            is_option(args.at(1), "set")
+                && args
+                    .from(2)
+                    .any(|arg| arg.len() > 4 && arg[..4].eq_ignore_ascii_case(b"tls-"))
+        }
+        "auth" | "hello" => has_long_word(args),
+        "acl" => walks_users(shared, args.at(1), args),
+        name if name.starts_with("acl|") => walks_users(shared, args.at(1), args),
         "slowlog" => is_option(args.at(1), "get") && shared.slow_log.len() > SLOW_REQUESTS,
         "latency" => args.len() > HISTOGRAMS,
+        _ => false,
+    }
+}
+
+/// Whether an argument may be a password that takes long to hash.
+fn has_long_word(args: Args<'_>) -> bool {
+    args.from(1).any(|arg| arg.len() > PASSWORD_BYTES)
+}
+
+/// Whether a subcommand of ACL uses the file, or visits many users, rules or refused requests.
+fn walks_users(shared: &ServerShared<'_>, subcommand: &[u8], args: Args<'_>) -> bool {
+    match text::option(subcommand).as_slice() {
+        b"load" | b"save" | b"list" => true,
+        b"setuser" => args.len() > RULES || has_long_word(args),
+        b"getuser" => {
+            let users = shared.users.current();
+            users
+                .get(args.at(2))
+                .is_some_and(|user| user.rules() > RULES)
+        }
+        b"dryrun" => {
+            let (users, request) = (shared.users.current(), args.rest(3));
+            let bytes = request.from(0).map(|arg| arg.len() + 1).sum::<usize>();
+            users.get(args.at(2)).is_some_and(|user| {
+                user.rules() > RULES || user.pattern_bytes().saturating_mul(bytes) > COMPARED_MAX
+            })
+        }
+        b"log" => shared.acl_log.len() > SLOW_REQUESTS,
         _ => false,
     }
 }

@@ -16,22 +16,25 @@
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
 //!   [`moves`], [`object`], [`dump`], [`migrate`], [`sort`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`functions`],
 //!   [`connection`], [`client`], [`command`], [`config`], [`info`], [`server`], [`slowlog`], [`latency`], [`memory`],
-//!   [`persistence`], [`monitor`]. A family of a new data type is a file beside them.
+//!   [`persistence`], [`monitor`], [`acl`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each; [`subcommands`]: those of containers. A new command is a function in its family and a row here.
-//! * [`context`]: what a command works with. [`error`]: why it fails. [`config_fixed`]: parameters without effect.
-//!   [`text`]: arguments that are options or quoted. [`redact`]: arguments that logs hide.
+//! * [`context`]: what a command works with. [`error`]: why it fails. [`config_fixed`]: parameters without effect. [`config_tls`]: those of TLS.
+//!   [`text`]: arguments that are options or quoted. [`redact`]: arguments that logs hide. [`key_access`]: keys and their accesses.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
 //! * [`optimistic`]: groups of keys that are not known in advance. [`script_run`]: one run of a script. [`function_load`]: one load of a
 //!   library.
+//! * [`start_users`]: the users at the start.
 //! * [`long`]: which requests the thread of long requests executes.
 
+mod acl;
 mod bitfield;
 mod bits;
 mod client;
 mod command;
 pub(crate) mod config;
 pub(crate) mod config_fixed;
+mod config_tls;
 mod connection;
 pub(crate) mod context;
 mod counters;
@@ -45,6 +48,7 @@ mod functions;
 mod hll;
 mod hyperloglog;
 mod info;
+mod key_access;
 mod keys;
 mod latency;
 mod lcs;
@@ -69,6 +73,7 @@ mod scripts;
 mod server;
 mod slowlog;
 mod sort;
+pub(crate) mod start_users;
 mod strings;
 mod subcommands;
 pub(crate) mod table;

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use farbank_store::{Key, RoomReply};
 
+use super::acl::check::{check, is_long_check};
 use super::context::CommandContext;
 use super::context::client_state::ClientState;
 use super::context::command_row::{Command, WriteNeed, flag};
@@ -25,9 +26,14 @@ use crate::stats::counters::Counter;
 pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut RequestParser) {
     let settings = &turn.shared.settings;
     let (input, mut ctx, mut turn): (_, CommandContext<'_>, _) = turn.split(client);
+    // SRV-USER-1
+    if !ctx.client.follow_users(&ctx.shared.users) {
+        turn.status.closing = true;
+        return;
+    }
     while !turn.status.closing {
         // AUTH lifts the limits of the request after it.
-        let is_authenticated = ctx.client.is_authenticated;
+        let is_authenticated = ctx.client.user.is_authenticated();
         let most = if is_authenticated { WINDOW } else { 1 };
         let read = parser.read(input.unread(), settings.limits(is_authenticated), most);
         let (window, count) = look_ahead(&mut ctx, parser, input.unread());
@@ -99,7 +105,7 @@ fn execute_one(
     }
     if !ctx.executes_long {
         // Before that, the client's requests are refused or short.
-        let is_authenticated = ctx.client.is_authenticated;
+        let is_authenticated = ctx.client.user.is_authenticated();
         status.awaits_long =
             is_authenticated && long::is_long(ctx.client, ctx.shared, command, args, bytes);
         status.awaits_room = is_authenticated
@@ -108,6 +114,9 @@ fn execute_one(
                 || ctx.shared.subscriptions.is_full()
                     && (ctx.shared.subscriptions.has_monitors()
                         || publishes(ctx.client, ctx.shared.settings.notifies(), command)));
+    }
+    if (status.awaits_room || status.awaits_long) && is_denied(ctx.client, command, args) {
+        (status.awaits_room, status.awaits_long) = (false, false); // It is refused at once.
     }
     if !status.awaits_room && !status.awaits_long {
         settle_before(ctx, command);
@@ -145,6 +154,17 @@ fn execute_one(
     true
 }
 
+/// Whether the client's user may not execute a request.
+#[cold]
+fn is_denied(client: &ClientState, command: Option<&'static Command>, args: Args<'_>) -> bool {
+    let Ok(command) = resolve(command, args) else {
+        return false;
+    };
+    client.user.is_restricted()
+        && !is_long_check(client.user.pattern_bytes(), command, args)
+        && check(client.user.user(), command, args).is_err()
+}
+
 /// The number of a request's command or subcommand.
 #[inline]
 fn number_of(command: Option<&'static Command>, args: Args<'_>) -> u16 {
@@ -171,7 +191,10 @@ fn is_paused(ctx: &CommandContext<'_>, command: Option<&'static Command>, args: 
     let Ok(command) = resolve(command, args) else {
         return false;
     };
-    if !ctx.client.is_authenticated && !command.is(flag::NO_AUTH) {
+    if !ctx.client.user.is_authenticated() && !command.is(flag::NO_AUTH) {
+        return false;
+    }
+    if is_denied(ctx.client, Some(command), args) {
         return false;
     }
     // PFCOUNT may store its result in the value.

@@ -27,6 +27,15 @@ fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
         "auth" => at > 0,
         // HELLO [version [AUTH user password] ...]
         "hello" => (2..at).any(|option| at - option <= 2 && is_option(args.at(option), "auth")),
+        "acl|setuser" => at > 1,
+        // MIGRATE host port key db timeout [AUTH password|AUTH2 user password] ...
+        "migrate" => {
+            let follows = |distance: usize, name: &str| {
+                at.checked_sub(distance)
+                    .is_some_and(|option| option > 5 && is_option(args.at(option), name))
+            };
+            follows(1, "auth") || follows(1, "auth2") || follows(2, "auth2")
+        }
         "config|set" => {
             at >= 3 && at % 2 == 1 && SECRETS.iter().any(|name| is_option(args.at(at - 1), name))
         }

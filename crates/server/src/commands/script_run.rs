@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use farbank_store::Error;
 
+use super::acl::check::{check, is_long_check};
 use super::context::CommandContext;
 use super::context::command_row::{Command, flag};
 use super::error::{CommandError, misconf};
@@ -16,6 +17,7 @@ use crate::lua::compiled::CompiledScript;
 use crate::lua::engine::{ScriptEngine, ScriptOutcome};
 use crate::lua::host::{LogLevel, ReplyVersions, ScriptHost};
 use crate::protocol::resp::{Args, RespVersion};
+use crate::state::acl_log::DenialContext;
 use crate::state::functions::RunningFunction;
 
 /// Longest run of a script on a worker. A script that takes longer runs again on the thread of long requests.
@@ -145,8 +147,16 @@ fn count_own_error(ctx: &mut CommandContext<'_>, from: usize, has_failed: bool) 
 }
 
 impl ScriptRun<'_, '_> {
+    /// Whether checking the permissions of a request takes more time than a worker may spend.
+    fn is_long_check(&self, args: Args<'_>) -> bool {
+        let client = &self.ctx.client;
+        client.user.is_restricted()
+            && lookup(client.table.find(args.at(0)), args)
+                .is_ok_and(|command| is_long_check(client.user.pattern_bytes(), command, args))
+    }
+
     /// The command of a request, if the script may call it.
-    fn allowed(&self, args: Args<'_>) -> Result<&'static Command, Vec<u8>> {
+    fn allowed(&mut self, args: Args<'_>) -> Result<&'static Command, Vec<u8>> {
         let table = self.ctx.client.table;
         let command = lookup(table.find(args.at(0)), args)
             .map_err(|_| b"ERR Unknown Redis command called from script".to_vec())?;
@@ -154,6 +164,8 @@ impl ScriptRun<'_, '_> {
             "ERR Wrong number of args calling Redis command from script"
         } else if command.is(flag::NOSCRIPT) {
             "ERR This Redis command is not allowed from script"
+        } else if let Err(denial) = self.ctx.check_permission(command, args, DenialContext::Lua) {
+            denial.text_in_script()
         } else if command.is(flag::WRITE) && self.is_readonly {
             "ERR Write commands are not allowed from read-only scripts."
         } else {
@@ -194,6 +206,10 @@ impl ScriptHost for ScriptRun<'_, '_> {
         self.calls += 1;
         if self.calls.is_multiple_of(CALLS_PER_CHECK) {
             self.check_time();
+        }
+        if !self.ctx.executes_long && self.is_long_check(args) {
+            self.abort.get_or_insert(ScriptAbort::Long);
+            return Ok(()); // LUA-2: the engine ends the script.
         }
         let command = self.allowed(args)?;
         let is_listed = self.ctx.executes_long && command.is(flag::WRITE);
@@ -268,7 +284,8 @@ impl ScriptHost for ScriptRun<'_, '_> {
         level.write(text);
     }
 
-    fn knows_command(&self, args: Args<'_>) -> bool {
-        lookup(self.ctx.client.table.find(args.at(0)), args).is_ok()
+    fn may_execute(&self, args: Args<'_>) -> Option<bool> {
+        let command = lookup(self.ctx.client.table.find(args.at(0)), args).ok()?;
+        Some(check(self.ctx.client.user.user(), command, args).is_ok())
     }
 }

@@ -4,13 +4,20 @@
 use farbank_store::ReadView;
 
 use super::context::CommandContext;
+use super::context::command_row::{Command, flag};
 use super::error::{CommandError, NOT_INTEGER, SYNTAX, WRONG_TYPE};
 use super::text;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 
 /// Checks the options, and returns the key that STORE names.
-fn destination(args: Args<'_>, may_store: bool) -> Result<Option<&[u8]>, CommandError> {
+fn destination<'a>(
+    ctx: &CommandContext<'_>,
+    command: &Command,
+    args: Args<'a>,
+) -> Result<Option<&'a [u8]>, CommandError> {
+    let may_store = command.is(flag::WRITE);
+    let reads_all = ctx.may_read_all_keys(command, args);
     let (mut at, mut stored) = (2, None);
     while let Some(option) = args.get(at) {
         let values = args.len() - at - 1;
@@ -26,6 +33,17 @@ fn destination(args: Args<'_>, may_store: bool) -> Result<Option<&[u8]>, Command
                 stored = args.get(at + 1);
                 2
             }
+            // The pattern names keys that are not among the arguments.
+            b"by" if values >= 1 && !reads_all && args.at(at + 1).contains(&b'*') => {
+                return Err(CommandError::Fixed(
+                    "ERR BY option of SORT denied due to insufficient ACL permissions.",
+                ));
+            }
+            b"get" if values >= 1 && !reads_all => {
+                return Err(CommandError::Fixed(
+                    "ERR GET option of SORT denied due to insufficient ACL permissions.",
+                ));
+            }
             b"by" | b"get" if values >= 1 => 2,
             _ => return Err(SYNTAX),
         };
@@ -33,12 +51,11 @@ fn destination(args: Args<'_>, may_store: bool) -> Result<Option<&[u8]>, Command
     Ok(stored)
 }
 
-fn sort_by(
-    ctx: &mut CommandContext<'_>,
-    args: Args<'_>,
-    may_store: bool,
-) -> Result<(), CommandError> {
-    let stored = destination(args, may_store)?;
+fn sort_by(ctx: &mut CommandContext<'_>, args: Args<'_>, name: &str) -> Result<(), CommandError> {
+    let stored = match ctx.client.table.find(name.as_bytes()) {
+        Some(command) => destination(ctx, command, args)?,
+        None => None,
+    };
     let key = ctx.key(args.at(1));
     let view = match stored {
         Some(_) => ReadView::Pending,
@@ -65,10 +82,10 @@ fn sort_by(
 
 /// `SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC|DESC] [ALPHA] [STORE destination]`
 pub(super) fn sort(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    sort_by(ctx, args, true)
+    sort_by(ctx, args, "sort")
 }
 
 /// `SORT_RO key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC|DESC] [ALPHA]`
 pub(super) fn sort_ro(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    sort_by(ctx, args, false)
+    sort_by(ctx, args, "sort_ro")
 }

@@ -4,7 +4,7 @@
 use super::context::command_row::flag::*;
 use super::context::command_row::{Command, SECOND, rows};
 use super::{
-    client, command, config, functions, latency, memory, object, pubsub, scripts, slowlog,
+    acl, client, command, config, functions, latency, memory, object, pubsub, scripts, slowlog,
 };
 
 /// Subcommands of OBJECT.
@@ -299,7 +299,7 @@ pub(super) static CONFIG: &[Command] = rows! { 384;
         summary: "Returns the parameters that match patterns.",
     }
     "config|set" {
-        arity: -4, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        arity: -4, flags: ADMIN | NOSCRIPT | LOADING | STALE | MAY_WALK,
         group: "server", since: "2.0.0", run: config::set,
         tips: "request_policy:all_nodes response_policy:all_succeeded",
         summary: "Changes parameters, all or none.",
@@ -443,5 +443,74 @@ pub(super) static MEMORY: &[Command] = rows! { 496;
         arity: 2, flags: LOADING | STALE,
         group: "server", since: "4.0.0", run: memory::help,
         summary: "Lists the subcommands of MEMORY.",
+    }
+};
+
+/// Subcommands of ACL. Those that use the file wait for a disk, so they are long.
+pub(super) static ACL: &[Command] = rows! { 544;
+    "acl|load" {
+        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE | WALKS | ALONE,
+        group: "server", since: "6.0.0", run: acl::load,
+        summary: "Replaces the users by those of the ACL file.",
+    }
+    "acl|dryrun" {
+        arity: -4, flags: ADMIN | NOSCRIPT | LOADING | STALE | MAY_WALK,
+        group: "server", since: "7.0.0", run: acl::dryrun,
+        summary: "Returns whether a user may execute a request, without executing it.",
+    }
+    "acl|setuser" {
+        arity: -3, flags: ADMIN | NOSCRIPT | LOADING | STALE | MAY_WALK,
+        group: "server", since: "6.0.0", run: acl::setuser,
+        summary: "Creates a user, or applies rules to one.",
+    }
+    "acl|users" {
+        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        group: "server", since: "6.0.0", run: acl::users,
+        summary: "Returns the names of all users.",
+    }
+    "acl|help" {
+        arity: 2, flags: LOADING | STALE,
+        group: "server", since: "6.0.0", run: acl::help,
+        summary: "Lists the subcommands of ACL.",
+    }
+    "acl|genpass" {
+        arity: -2, flags: NOSCRIPT | LOADING | STALE,
+        group: "server", since: "6.0.0", run: acl::genpass,
+        summary: "Returns a random password.",
+    }
+    "acl|whoami" {
+        arity: 2, flags: NOSCRIPT | LOADING | STALE,
+        group: "server", since: "6.0.0", run: acl::whoami,
+        summary: "Returns the name of the connection's user.",
+    }
+    "acl|list" {
+        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE | WALKS,
+        group: "server", since: "6.0.0", run: acl::list,
+        summary: "Returns all users as rules.",
+    }
+    "acl|log" {
+        arity: -2, flags: ADMIN | NOSCRIPT | LOADING | STALE | MAY_WALK,
+        group: "server", since: "6.0.0", run: acl::log,
+        summary: "Returns the latest refused requests.",
+    }
+    "acl|getuser" {
+        arity: 3, flags: ADMIN | NOSCRIPT | LOADING | STALE | MAY_WALK,
+        group: "server", since: "6.0.0", run: acl::getuser,
+        summary: "Describes a user.",
+    }
+    "acl|deluser" {
+        arity: -3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
+        group: "server", since: "6.0.0", run: acl::deluser,
+        summary: "Removes users, and closes their connections.",
+    }
+    "acl|cat" {
+        arity: -2, flags: NOSCRIPT | LOADING | STALE,
+        group: "server", since: "6.0.0", run: acl::cat,
+        summary: "Returns the categories of commands, or the commands of a category.",
+    }
+    "acl|save" {
+        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE | WALKS | ALONE,
+        group: "server", since: "6.0.0", run: acl::save,
+        summary: "Writes the users to the ACL file.",
     }
 };

@@ -7,7 +7,7 @@ use super::context::command_row::flag::*;
 use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, ONE, PAIRS, THIRD, TWO, rows};
 use super::context::command_table::CommandTable;
 use super::subcommands::{
-    CLIENT, COMMAND, CONFIG, FUNCTION_COMMANDS, LATENCY, MEMORY, OBJECT, PUBSUB_CONTAINER,
+    ACL, CLIENT, COMMAND, CONFIG, FUNCTION_COMMANDS, LATENCY, MEMORY, OBJECT, PUBSUB_CONTAINER,
     SCRIPT_COMMANDS, SLOWLOG,
 };
 use super::{
@@ -395,12 +395,12 @@ static ROWS: &[Command] = rows! { 1;
         summary: "Changes the connection's database.",
     }
     "hello" {
-        arity: -1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY,
+        arity: -1, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | MAY_WALK,
         acl: "@connection", group: "connection", since: "6.0.0", run: connection::hello,
         summary: "Selects the protocol version and describes the server.",
     }
     "auth" {
-        arity: -2, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY,
+        arity: -2, flags: NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | MAY_WALK,
         acl: "@connection", group: "connection", since: "1.0.0", run: connection::auth,
         summary: "Authenticates the connection.",
     }
@@ -474,7 +474,7 @@ static ROWS: &[Command] = rows! { 1;
         summary: "Describes all commands.",
     }
     "config" {
-        arity: -2,
+        arity: -2, flags: MAY_WALK,
         group: "server", since: "2.0.0", run: server::container, subcommands: CONFIG,
         summary: "Commands about the configuration.",
     }
@@ -544,6 +544,11 @@ static ROWS: &[Command] = rows! { 1;
         arity: -2,
         group: "server", since: "4.0.0", run: server::container, subcommands: MEMORY,
         summary: "Commands about memory.",
+    }
+    "acl" {
+        arity: -2, flags: MAY_WALK,
+        group: "server", since: "6.0.0", run: server::container, subcommands: ACL,
+        summary: "Commands about users and their permissions.",
     }
     "save" {
         arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | WALKS,

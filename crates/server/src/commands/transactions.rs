@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use farbank_store::{Error, GroupDecision, ReadView};
 
+use super::acl::check::check;
 use super::context::CommandContext;
 use super::context::command_row::{Command, flag};
 use super::context::transaction::{TransactionQueue, WatchedKeys};
@@ -24,6 +25,7 @@ use super::slowlog::note_slow;
 use crate::exec_context::ExecOutcome;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::size;
+use crate::state::acl_log::DenialContext;
 
 /// Queues a request.
 pub(super) fn queue(ctx: &mut CommandContext<'_>, command: &'static Command, args: Args<'_>) {
@@ -169,7 +171,7 @@ fn run_queue(
         }
         at = range.end.max(at);
         if let Some(&command) = queue.commands.get(at) {
-            run_timed(ctx, command, queue.requests.args(at), execute);
+            run_permitted(ctx, command, queue.requests.args(at));
         }
         at += 1;
     }
@@ -210,8 +212,7 @@ fn run_group(
     );
     if keys.is_empty() && !queue.has_script(range.clone()) {
         for at in range {
-            let (command, args) = (queue.commands[at], queue.requests.args(at));
-            run_timed(ctx, command, args, execute);
+            run_permitted(ctx, queue.commands[at], queue.requests.args(at));
         }
         return Ok(ExecGroup::Applied);
     }
@@ -221,6 +222,8 @@ fn run_group(
     let mut is_long = false;
     let published = ctx.thread.outbox.len();
     let calls = ctx.thread.timer.inner();
+    // The group may run more than once; a refusal is recorded once.
+    let mut checked = range.start;
     let body: GroupBody<'_> = &mut |ctx| {
         match was_cut {
             true => ctx.out.truncate(from),
@@ -237,6 +240,13 @@ fn run_group(
         }
         for at in range.clone() {
             let (command, args) = (queue.commands[at], queue.requests.args(at));
+            if ctx.client.user.is_restricted() {
+                let is_first = at >= checked;
+                checked = checked.max(at + 1);
+                if !may_execute(ctx, command, args, is_first) {
+                    continue;
+                }
+            }
             let outcome = run_timed(ctx, command, args, run_in_group)?;
             if outcome == ExecOutcome::Long {
                 is_long = true;
@@ -258,6 +268,33 @@ fn run_group(
         GroupDecision::Abandon if is_long => ExecGroup::Long,
         GroupDecision::Abandon => ExecGroup::Abandoned,
     })
+}
+
+/// Whether the client's user may execute a command of the transaction. Replies with an error if it may not. `records`: a
+/// refusal is recorded.
+#[cold]
+fn may_execute(
+    ctx: &mut CommandContext<'_>,
+    command: &'static Command,
+    args: Args<'_>,
+    records: bool,
+) -> bool {
+    let checked = match records {
+        true => ctx.check_permission(command, args, DenialContext::Multi),
+        false => check(ctx.client.user.user(), command, args),
+    };
+    if let Err(denial) = checked {
+        ctx.refuse(ctx.out.len(), &denial.error_in_exec());
+        return false;
+    }
+    true
+}
+
+/// Runs one command of a transaction outside of any group, if the client's user may execute it.
+fn run_permitted(ctx: &mut CommandContext<'_>, command: &'static Command, args: Args<'_>) {
+    if !ctx.client.user.is_restricted() || may_execute(ctx, command, args, true) {
+        run_timed(ctx, command, args, execute);
+    }
 }
 
 /// Runs one command of a transaction by `run`, and counts its time.

@@ -62,8 +62,8 @@ pub(crate) trait ScriptHost {
     /// Writes a message to the server's log.
     fn log(&mut self, level: LogLevel, text: &[u8]);
 
-    /// Whether the command of `args` exists and takes this number of arguments.
-    fn knows_command(&self, args: Args<'_>) -> bool;
+    /// Whether the client's user may execute the request `args`; `None` if the command does not exist.
+    fn may_execute(&self, args: Args<'_>) -> Option<bool>;
 }
 
 scoped_thread_local!(

@@ -135,7 +135,7 @@ fn set_resp(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
     nothing()
 }
 
-/// `redis.acl_check_cmd(command, ...)`: every client may execute every command.
+/// `redis.acl_check_cmd(command, ...)`
 fn acl_check_cmd(_: &Lua, args: &Arguments<'_>) -> LibraryResult {
     let mut request = ArgsBuffer::default();
     if read_arguments(args.from(1), &mut request).is_err() {
@@ -144,9 +144,9 @@ fn acl_check_cmd(_: &Lua, args: &Arguments<'_>) -> LibraryResult {
             _ => "ERR Lua redis lib command arguments must be strings or integers",
         }));
     }
-    match with_host(|host| host.knows_command(request.args())) {
-        Some(true) => one(Value::Boolean(true)),
-        _ => Err(LibraryError::Reply(
+    match with_host(|host| host.may_execute(request.args())).flatten() {
+        Some(is_allowed) => one(Value::Boolean(is_allowed)),
+        None => Err(LibraryError::Reply(
             "ERR Invalid command passed to redis.acl_check_cmd()",
         )),
     }

@@ -8,6 +8,7 @@ use mio::event::Event;
 use mio::net::TcpStream;
 
 use super::output::OutputQueue;
+use super::tls_stream::{TlsStream, TlsWriter};
 use crate::buffers::input::InputBuffer;
 use crate::buffers::pool::BufferPool;
 use crate::commands::context::client_state::ClientState;
@@ -17,11 +18,12 @@ use crate::exec_context::TurnStatus;
 use crate::protocol::resp::{RequestParser, RespVersion};
 use crate::settings::WireProtocol;
 use crate::state::clients::ClientInfo;
+use crate::state::users::UserRegistry;
 
 /// A connection's protocol and its state in it.
 pub(super) enum ProtocolState {
     Resp {
-        client: ClientState,
+        client: Box<ClientState>,
         parser: RequestParser,
     },
     Memcached(MemcachedConn),
@@ -57,6 +59,8 @@ impl Readiness {
 /// A client's connection.
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
+    /// The session of an encrypted connection.
+    tls: Option<TlsStream>,
     pub(super) client_info: Arc<ClientInfo>,
     pub(super) protocol: ProtocolState,
     pub(super) input: InputBuffer,
@@ -81,21 +85,23 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Creates a connection. `is_authenticated`: its client needs no password.
+    /// Creates a connection of the user `default`.
     pub(super) fn new(
         stream: TcpStream,
+        tls: Option<TlsStream>,
         client_info: Arc<ClientInfo>,
-        is_authenticated: bool,
+        users: &UserRegistry,
     ) -> Connection {
         let protocol = match client_info.protocol {
             WireProtocol::Resp => ProtocolState::Resp {
-                client: ClientState::new(Arc::clone(&client_info), &COMMANDS, is_authenticated),
+                client: Box::new(ClientState::new(Arc::clone(&client_info), &COMMANDS, users)),
                 parser: RequestParser::default(),
             },
             WireProtocol::Memcached => ProtocolState::Memcached(MemcachedConn::default()),
         };
         Connection {
             stream,
+            tls,
             client_info,
             protocol,
             input: InputBuffer::default(),
@@ -127,6 +133,16 @@ impl Connection {
         };
         let space = self.input.space(needed, buffer_pool);
         let room = space.len();
+        if let Some(tls) = &mut self.tls {
+            let read = tls.read(&mut self.stream, space)?;
+            self.input.arrived(read.bytes);
+            if read.bytes == 0 && read.is_ended {
+                self.status.closing = true;
+            }
+            // The end of the stream is found again by the next read.
+            self.readiness.readable = !read.is_blocked && !self.status.closing;
+            return Ok((read.bytes > 0).then_some(read.bytes));
+        }
         loop {
             match self.stream.read(space) {
                 Ok(0) => {
@@ -146,6 +162,14 @@ impl Connection {
                 }
                 Err(e) => return Err(e),
             }
+        }
+    }
+
+    /// Follows changes of users. Returns whether the connection may go on.
+    pub(super) fn follow_users(&mut self, users: &UserRegistry) -> bool {
+        match &mut self.protocol {
+            ProtocolState::Resp { client, .. } => client.follow_users(users),
+            ProtocolState::Memcached(_) => true,
         }
     }
 
@@ -187,19 +211,47 @@ impl Connection {
             ProtocolState::Resp { client, parser } => client.memory_bytes() + parser.held_bytes(),
             ProtocolState::Memcached(_) => 0,
         };
-        size_of::<Connection>() + self.input.bytes() + self.output.bytes() + protocol
+        let tls = self.tls.as_ref().map_or(0, TlsStream::memory_bytes);
+        size_of::<Connection>() + self.input.bytes() + self.output.bytes() + protocol + tls
     }
 
     /// Sends released replies, up to the limit of one visit. Returns the number of bytes sent. Emptied buffers return
     /// to the pool.
     pub(super) fn send(&mut self, buffer_pool: &mut BufferPool) -> io::Result<usize> {
-        let sent = self.output.send(&mut self.stream, buffer_pool)?;
+        let sent = match &mut self.tls {
+            None => self.output.send(&mut self.stream, buffer_pool)?,
+            Some(tls) => {
+                let stream = &mut self.stream;
+                let mut sent = self
+                    .output
+                    .send(&mut TlsWriter { tls, stream }, buffer_pool)?;
+                sent.is_blocked |= !tls.flush(&mut self.stream)?;
+                sent
+            }
+        };
         self.readiness.writable = !sent.is_blocked;
         Ok(sent.bytes)
     }
 
+    /// Whether there are released replies that the socket has not accepted, encrypted or not.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.output.can_send() || self.has_unsent_tls()
+    }
+
+    /// Whether encrypted bytes wait for the socket.
+    pub(super) fn has_unsent_tls(&self) -> bool {
+        self.tls.as_ref().is_some_and(TlsStream::has_unsent)
+    }
+
     /// Whether there are released replies and the socket may accept them.
     pub(super) fn can_send(&self) -> bool {
-        self.readiness.writable && self.output.can_send()
+        self.readiness.writable && self.has_unsent()
+    }
+
+    /// Tells the client of an encrypted connection that it ends.
+    pub(super) fn end_tls(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.end(&mut self.stream);
+        }
     }
 }

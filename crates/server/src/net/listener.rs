@@ -16,18 +16,22 @@ use farbank_store::{EvictionListener, Store, StoreHealth};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
+use super::assignment::assign_to_worker;
 use super::executor::ServerParts;
 use super::expiry_events;
+use super::handshake_queue::HandshakeQueue;
 use super::long_requests;
+use super::tls_handshakes;
 use super::unix_socket::{BoundSocket, as_stream};
 use super::worker::{WAKE, Worker};
-use super::worker_pool::{WorkerHandle, WorkerMsg, WorkerPool};
+use super::worker_pool::{WorkerHandle, WorkerPool};
 use crate::admin;
 use crate::commands::memcached::state::MemcachedState;
-use crate::commands::{config, function_load};
+use crate::commands::{config, function_load, start_users};
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
+use crate::state::acl_log::AclLog;
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::functions::FunctionRegistry;
 use crate::state::pause::Pause;
@@ -35,6 +39,7 @@ use crate::state::scripts::ScriptRegistry;
 use crate::state::shared::ServerShared;
 use crate::state::subscriptions::Subscriptions;
 use crate::state::threads::ServerThreads;
+use crate::state::tls::TlsState;
 use crate::stats::counters::ServerCounters;
 use crate::stats::process::MemoryWatch;
 use crate::stats::process::unix_secs;
@@ -58,6 +63,7 @@ pub struct Server {
     options: ServerOptions,
     pool: Arc<WorkerPool>,
     accept_poll: Poll,
+    handshake_poll: Poll,
     polls: Vec<Poll>,
 }
 
@@ -135,7 +141,7 @@ impl Server {
             let listener = bind(endpoint.addr).map_err(of)?;
             bound.push(Endpoint {
                 addr: listener.local_addr().map_err(of)?,
-                protocol: endpoint.protocol,
+                ..*endpoint
             });
             listeners.push(listener);
         }
@@ -174,7 +180,9 @@ impl Server {
         }
         let accept_poll = Poll::new()?;
         let accept_waker = Waker::new(accept_poll.registry(), WAKE)?;
-        let pool = Arc::new(WorkerPool::new(workers, accept_waker));
+        let handshake_poll = Poll::new()?;
+        let handshakes = HandshakeQueue::new(Waker::new(handshake_poll.registry(), WAKE)?);
+        let pool = Arc::new(WorkerPool::new(workers, accept_waker, handshakes));
         Ok(Server {
             listeners,
             endpoints,
@@ -183,6 +191,7 @@ impl Server {
             options,
             pool,
             accept_poll,
+            handshake_poll,
             polls,
         })
     }
@@ -247,11 +256,16 @@ impl Server {
         let functions = FunctionRegistry::new(self.options.functions_file.clone());
         function_load::load_file(&functions, pool)
             .map_err(|problem| unusable(&functions, &problem))?;
+        let settings = LiveSettings::new(clients_max(self.options.clients_max), &self.options);
+        config::apply(&settings, &self.options.parameters);
+        let users = start_users::registry(&settings, &self.options).map_err(io::Error::other)?;
+        let tls = TlsState::new(self.options.tls.clone()).map_err(io::Error::other)?;
+        let has_tls = self.endpoints.iter().any(|endpoint| endpoint.tls);
         let parts = ServerParts {
             shared: ServerShared {
                 store,
                 options: &self.options,
-                settings: LiveSettings::new(clients_max(self.options.clients_max), &self.options),
+                settings,
                 threads: pool,
                 clients: ClientRegistry::default(),
                 scripts: ScriptRegistry::default(),
@@ -269,11 +283,13 @@ impl Server {
                 pause: Pause::default(),
                 last_save_secs: AtomicU64::new(unix_secs()),
                 latency_log: LatencyLog::default(),
+                users,
+                acl_log: AclLog::default(),
+                tls,
             },
             memcached: MemcachedState::new(spoken),
             pool,
         };
-        config::apply(&parts.shared.settings, &self.options.parameters);
         std::thread::scope(|scope| {
             let parts = &parts;
             let _none_without_all = ShutdownOnPanic(pool);
@@ -287,6 +303,15 @@ impl Server {
                 expiry_events::run(parts);
             };
             let expiry_events = spawn(scope, "expiry-events", expiry_events)?;
+            if has_tls {
+                let poll = self.handshake_poll;
+                spawn(scope, "tls-handshakes", move || {
+                    let _all_or_none = ShutdownOnPanic(pool);
+                    if let Err(error) = tls_handshakes::run(parts, poll) {
+                        tracing::error!(%error, "cannot perform TLS handshakes");
+                    }
+                })?;
+            }
             if let Some(listener) = &self.admin {
                 spawn(scope, "admin", move || {
                     admin::run(&parts.shared, listener);
@@ -446,14 +471,15 @@ fn accept(
                 let (stream, addr) = listener.accept()?;
                 Ok((stream, PeerAddr::Tcp(addr)))
             };
-            paused |= !accept_all(parts, accept, endpoint.protocol);
+            paused |= !accept_all(parts, accept, *endpoint);
         }
         if let Some((listener, path)) = &local {
             let accept = || {
                 let (stream, _) = listener.accept()?;
                 Ok((as_stream(stream), PeerAddr::Unix(Arc::clone(path))))
             };
-            paused |= !accept_all(parts, accept, WireProtocol::Resp);
+            let endpoint = Endpoint::resp(SocketAddr::from(([127, 0, 0, 1], 0)));
+            paused |= !accept_all(parts, accept, endpoint);
         }
         timeout = if paused { PAUSE } else { HEALTH_EVERY };
         log_health(shared, &mut known);
@@ -495,11 +521,11 @@ fn log_health(shared: &ServerShared<'_>, known: &mut StoreHealth) {
 fn accept_all(
     parts: &ServerParts<'_>,
     accept: impl Fn() -> io::Result<(TcpStream, PeerAddr)>,
-    protocol: WireProtocol,
+    endpoint: Endpoint,
 ) -> bool {
     while !parts.pool.is_stopping() {
         match accept() {
-            Ok((stream, peer)) => assign(parts, stream, &peer, protocol),
+            Ok((stream, peer)) => admit(parts, stream, peer, endpoint),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
             Err(e)
                 if matches!(
@@ -515,43 +541,33 @@ fn accept_all(
     true
 }
 
-/// Assigns a connection to the worker with the fewest connections, or refuses it if maxclients is reached.
-fn assign(parts: &ServerParts<'_>, mut stream: TcpStream, peer: &PeerAddr, protocol: WireProtocol) {
+/// Admits a connection, or refuses it: because maxclients is reached, or because of protected mode. The reason is sent
+/// only to clients without TLS.
+fn admit(parts: &ServerParts<'_>, mut stream: TcpStream, peer: PeerAddr, endpoint: Endpoint) {
     let shared = &parts.shared;
     let most = shared.settings.clients_max.load(Ordering::Relaxed);
-    if shared.clients.count() as u64 >= most {
+    let protocol = endpoint.protocol;
+    let is_full = (shared.clients.count() + parts.pool.handshakes.len()) as u64 >= most;
+    let is_protected = shared.settings.protected_mode.load(Ordering::Relaxed) != 0
+        && !shared.users.default_needs_password()
+        && !peer.is_on_loopback();
+    if is_full || is_protected {
         shared.rejected.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = stream.write(protocol.too_many()) {
-            tracing::debug!(%error, "cannot send the refusal to a client above maxclients");
+        let reason = match is_full {
+            true => protocol.too_many(),
+            false => protocol.protected(),
+        };
+        if !endpoint.tls
+            && let Err(error) = stream.write(reason)
+        {
+            tracing::debug!(%error, "cannot send the refusal to a client");
         }
         return;
     }
-    shared.accepted.fetch_add(1, Ordering::Relaxed);
-    if matches!(peer, PeerAddr::Tcp(_))
-        && let Err(error) = set_socket_options(shared, &stream)
-    {
-        tracing::debug!(%error, "cannot set socket options");
+    if !endpoint.tls {
+        return assign_to_worker(parts, stream, &peer, protocol, None);
     }
-    let workers = parts.pool.workers.iter().enumerate();
-    let fewest = workers.min_by_key(|(_, worker)| worker.connections.load(Ordering::Relaxed));
-    if let Some((number, worker)) = fewest {
-        worker.connections.fetch_add(1, Ordering::Relaxed);
-        let client_info =
-            shared
-                .clients
-                .register(&stream, peer, protocol, number, shared.clock_ms());
-        worker.send(WorkerMsg::Accept(stream, client_info));
+    if !parts.pool.handshakes.add(stream, peer) {
+        shared.rejected.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-fn set_socket_options(shared: &ServerShared<'_>, stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let secs = shared.settings.keepalive_secs.load(Ordering::Relaxed);
-    if secs > 0 {
-        let idle = Duration::from_secs(secs);
-        let every = Duration::from_secs((secs / 3).max(1));
-        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(every);
-        SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
-    }
-    Ok(())
 }

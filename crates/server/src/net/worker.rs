@@ -248,9 +248,9 @@ impl<'a> Worker<'a> {
         let mut killed = HashSet::new();
         for message in self.pool.workers[self.number].drain_inbox() {
             match message {
-                WorkerMsg::Accept(stream, client_info) => {
-                    let is_authenticated = self.executor.shared.options.password.is_none();
-                    self.add_connection(Connection::new(stream, client_info, is_authenticated));
+                WorkerMsg::Accept(stream, tls, client_info) => {
+                    let users = &self.shared.users;
+                    self.add_connection(Connection::new(stream, tls, client_info, users));
                 }
                 WorkerMsg::Kill(id) => {
                     killed.insert(id);
@@ -260,6 +260,7 @@ impl<'a> Worker<'a> {
                         self.deliveries.push(delivery);
                     }
                 }
+                WorkerMsg::UsersChanged => self.follow_users(),
                 WorkerMsg::ReturnLent(lent) => self.take_back(lent),
             }
         }
@@ -311,6 +312,19 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Closes the connections whose user was removed or may no longer receive what they subscribe to. Lent connections
+    /// follow when they return. A connection that closes after its replies is left to do so.
+    fn follow_users(&mut self) {
+        for slot in 0..self.table.len() {
+            if let Some(conn) = self.table.get_mut(slot)
+                && !conn.status.closing
+                && !conn.follow_users(&self.shared.users)
+            {
+                self.close(slot);
+            }
+        }
+    }
+
     /// Lends a connection whose next request is long. Its socket's events are recorded until it returns.
     fn lend(&mut self, slot: usize) {
         let Some(conn) = self.table.lend(slot) else {
@@ -333,9 +347,10 @@ impl<'a> Worker<'a> {
             append_kept(&mut conn, buffer_pool, self.shared, away.messages);
         }
         let kept = self.check_output_limit(&conn);
+        let is_permitted = conn.status.closing || conn.follow_users(&self.shared.users);
         conn.publish_info();
         self.table.put(slot, conn);
-        if away.is_killed || kept.is_err() {
+        if away.is_killed || kept.is_err() || !is_permitted {
             return self.close(slot);
         }
         self.finish(slot);
@@ -592,7 +607,7 @@ impl<'a> Worker<'a> {
             );
             return self.close(slot);
         }
-        if conn.status.closing && pending == 0 && !conn.output.holds() {
+        if conn.status.closing && pending == 0 && !conn.output.holds() && !conn.has_unsent_tls() {
             return self.close(slot);
         }
         conn.output
@@ -624,6 +639,7 @@ impl<'a> Worker<'a> {
         if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
             tracing::debug!(%error, "cannot remove a connection from the poll");
         }
+        conn.end_tls();
         self.end_subscriptions(&mut conn);
         std::mem::take(&mut conn.output).into_pool(&mut self.executor.thread.buffer_pool);
         std::mem::take(&mut conn.input).release(&mut self.inputs);
@@ -669,7 +685,7 @@ impl<'a> Worker<'a> {
             self.deliver();
         }
         loop {
-            let owing = self.table.iter().any(|conn| conn.output.can_send());
+            let owing = self.table.iter().any(Connection::has_unsent);
             let left = deadline.saturating_duration_since(Instant::now());
             let wait = match self.table.iter().any(Connection::can_send) {
                 true => Duration::ZERO,
@@ -687,7 +703,7 @@ impl<'a> Worker<'a> {
             self.close(slot);
         }
         for message in self.pool.workers[self.number].drain_inbox() {
-            if let WorkerMsg::Accept(_, client_info) = message {
+            if let WorkerMsg::Accept(_, _, client_info) = message {
                 self.unregister_client(&client_info);
             }
         }

@@ -7,7 +7,9 @@ use farbank_store::{EvictionListener, Key};
 use mio::Waker;
 use mio::net::TcpStream;
 
+use super::handshake_queue::HandshakeQueue;
 use super::long_queue::{LentConnection, LongRequests};
+use super::tls_stream::TlsStream;
 use crate::lock::lock;
 use crate::state::clients::ClientInfo;
 use crate::state::expiries::Expiries;
@@ -21,16 +23,22 @@ pub(super) struct WorkerPool {
     pub(super) accept_waker: Waker,
     pub(super) long: LongRequests,
     pub(super) expiries: Expiries,
+    pub(super) handshakes: HandshakeQueue,
     stopping: AtomicBool,
 }
 
 impl WorkerPool {
-    pub(super) fn new(workers: Vec<WorkerHandle>, accept_waker: Waker) -> WorkerPool {
+    pub(super) fn new(
+        workers: Vec<WorkerHandle>,
+        accept_waker: Waker,
+        handshakes: HandshakeQueue,
+    ) -> WorkerPool {
         WorkerPool {
             workers,
             accept_waker,
             long: LongRequests::default(),
             expiries: Expiries::default(),
+            handshakes,
             stopping: AtomicBool::new(false),
         }
     }
@@ -93,6 +101,7 @@ impl ServerThreads for WorkerPool {
         wake(&self.accept_waker);
         self.long.wake();
         self.expiries.wake();
+        self.handshakes.wake();
         self.wake_workers();
     }
 
@@ -106,6 +115,12 @@ impl ServerThreads for WorkerPool {
 
     fn wake(&self) {
         self.wake_workers();
+    }
+
+    fn users_changed(&self) {
+        for worker in &self.workers {
+            worker.send(WorkerMsg::UsersChanged);
+        }
     }
 
     fn close(&self, client_info: &ClientInfo) {
@@ -125,9 +140,11 @@ fn wake(waker: &Waker) {
 /// A message to a worker.
 pub(super) enum WorkerMsg {
     /// Serve this connection.
-    Accept(TcpStream, Arc<ClientInfo>),
+    Accept(TcpStream, Option<TlsStream>, Arc<ClientInfo>),
     /// Close the connection with this id.
     Kill(u64),
+    /// Users have changed: close the connections that may not go on.
+    UsersChanged,
     /// Deliver these published messages.
     Deliver(Vec<Delivery>),
     /// Resume this connection: its long request was executed.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use mio::net::TcpStream;
 
+use super::users::DEFAULT;
 use crate::lock::lock;
 use crate::settings::WireProtocol;
 
@@ -27,6 +28,16 @@ impl PeerAddr {
                 addr.ip() == IpAddr::from(Ipv4Addr::LOCALHOST)
                     || addr.ip() == IpAddr::from(Ipv6Addr::LOCALHOST)
             }
+            PeerAddr::Unix(_) => true,
+        }
+    }
+}
+
+impl PeerAddr {
+    /// Whether protected mode accepts the client, by Redis's definition.
+    pub(crate) fn is_on_loopback(&self) -> bool {
+        match self {
+            PeerAddr::Tcp(addr) => addr.ip().is_loopback(),
             PeerAddr::Unix(_) => true,
         }
     }
@@ -92,13 +103,15 @@ pub(crate) struct ClientInfo {
     pub(crate) labels: Mutex<ClientLabels>,
 }
 
-/// Names that a client has set (CLIENT SETNAME, CLIENT SETINFO), and its last command.
-#[derive(Clone, Default)]
+/// Names that a client has set (CLIENT SETNAME, CLIENT SETINFO), its last command and its user.
+#[derive(Clone)]
 pub(crate) struct ClientLabels {
     pub(crate) name: Vec<u8>,
     pub(crate) library: Vec<u8>,
     pub(crate) library_version: Vec<u8>,
     pub(crate) command: &'static str,
+    /// Name of its user.
+    pub(crate) user: Arc<[u8]>,
 }
 
 /// All connections by id.
@@ -179,8 +192,11 @@ impl ClientRegistry {
             is_paused: AtomicBool::new(false),
             reads_value: AtomicBool::new(false),
             labels: Mutex::new(ClientLabels {
+                name: Vec::new(),
+                library: Vec::new(),
+                library_version: Vec::new(),
                 command: "NULL",
-                ..ClientLabels::default()
+                user: DEFAULT.into(),
             }),
         });
         lock(&self.clients).insert(client_info.id, Arc::clone(&client_info));

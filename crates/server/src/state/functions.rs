@@ -19,14 +19,13 @@
 //! | after the sync of the folder | the new file |
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::durable_file::replace_file;
 use crate::lock::lock;
 use crate::lua::functions::FunctionInfo;
 use crate::rdb::dump_libraries;
@@ -217,7 +216,7 @@ impl FunctionRegistry {
     /// the next start may find the new ones.
     pub(crate) fn replace(&self, libraries: Libraries) -> io::Result<()> {
         if let Some(file) = &self.file {
-            write_durably(file, &libraries.dump())?;
+            replace_file(file, &libraries.dump())?;
         }
         self.publish(libraries);
         Ok(())
@@ -250,21 +249,6 @@ impl RunningFunction {
             command,
         }
     }
-}
-
-/// Replaces `file` by one with `bytes`, durably (SRV-FUNCTION-2).
-fn write_durably(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut temporary = OsString::from(file);
-    temporary.push(".tmp");
-    // Only the server's user can read the pool, and so its libraries.
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut written = options.open(&temporary)?;
-    written.write_all(bytes)?;
-    written.sync_all()?;
-    fs::rename(&temporary, file)?;
-    let folder = file.parent().filter(|folder| *folder != Path::new(""));
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

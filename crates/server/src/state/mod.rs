@@ -6,11 +6,16 @@
 //! * `subscriptions`: the registry of subscriptions. `messages`: published messages.
 //! * `expiries`: keys that expire soon, for keyspace notifications.
 //! * `pause`: the pause of clients.
+//! * `users`: users and their permissions. `acl_log`: refused requests.
+//! * `tls`: the certificate of TLS connections.
+//! * `durable_file`: replaces a file durably.
 //! * `threads`: what commands may ask of the threads.
 //!
 //! State that only one protocol uses is with its commands, for example in `commands::memcached::state`.
 
+pub(crate) mod acl_log;
 pub(crate) mod clients;
+pub(crate) mod durable_file;
 pub(crate) mod expiries;
 pub(crate) mod functions;
 pub(crate) mod messages;
@@ -19,3 +24,5 @@ pub(crate) mod scripts;
 pub(crate) mod shared;
 pub(crate) mod subscriptions;
 pub(crate) mod threads;
+pub(crate) mod tls;
+pub(crate) mod users;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use farbank_pm::Poisoned;
 use farbank_store::{Key, Store};
 
+use super::acl_log::AclLog;
 use super::clients::{ClientInfo, ClientRegistry};
 use super::functions::FunctionRegistry;
 use super::messages::{Publication, SubscriptionKind};
@@ -14,6 +15,8 @@ use super::pause::Pause;
 use super::scripts::ScriptRegistry;
 use super::subscriptions::Subscriptions;
 use super::threads::ServerThreads;
+use super::tls::TlsState;
+use super::users::UserRegistry;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::stats::counters::ServerCounters;
@@ -51,6 +54,9 @@ pub(crate) struct ServerShared<'a> {
     /// When SAVE or BGSAVE last succeeded, in seconds since 1970; the start of the server if none has.
     pub(crate) last_save_secs: AtomicU64,
     pub(crate) latency_log: LatencyLog,
+    pub(crate) users: UserRegistry,
+    pub(crate) acl_log: AclLog,
+    pub(crate) tls: TlsState,
 }
 
 impl ServerShared<'_> {
@@ -117,10 +123,18 @@ impl ServerShared<'_> {
         }
     }
 
-    /// The port of the first endpoint with `protocol`.
+    /// The port of the first endpoint with `protocol`, without TLS.
     pub(crate) fn port(&self, protocol: WireProtocol) -> Option<u16> {
-        let mut endpoints = self.endpoints.iter();
-        let first = endpoints.find(|endpoint| endpoint.protocol == protocol);
+        self.first_port(|endpoint| endpoint.protocol == protocol && !endpoint.tls)
+    }
+
+    /// The port of the first endpoint with TLS.
+    pub(crate) fn tls_port(&self) -> Option<u16> {
+        self.first_port(|endpoint| endpoint.tls)
+    }
+
+    fn first_port(&self, is_meant: impl Fn(&Endpoint) -> bool) -> Option<u16> {
+        let first = self.endpoints.iter().find(|endpoint| is_meant(endpoint));
         first.map(|endpoint| endpoint.addr.port())
     }
 }

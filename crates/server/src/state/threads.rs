@@ -17,6 +17,9 @@ pub(crate) trait ServerThreads: Sync {
     /// Wakes all workers, for example because a pause has ended.
     fn wake(&self);
 
+    /// Makes every worker close the connections that a change of users concerns.
+    fn users_changed(&self);
+
     /// Sends the worker of a connection a message to close it.
     fn close(&self, client_info: &ClientInfo);
 }

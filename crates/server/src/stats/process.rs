@@ -74,6 +74,12 @@ pub(crate) fn unix_secs() -> u64 {
     now.unwrap_or_default().as_secs()
 }
 
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Returns the CPU seconds of this process in user mode and in the kernel.
 pub(crate) fn cpu_secs() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();

@@ -19,6 +19,7 @@ pub(crate) struct Running {
     addr: SocketAddr,
     memcached_addr: SocketAddr,
     admin_addr: Option<SocketAddr>,
+    tls_addr: Option<SocketAddr>,
     pub(crate) store: Volatile,
     handle: ServerHandle,
     thread: Option<JoinHandle<std::io::Result<()>>>,
@@ -42,10 +43,18 @@ impl Running {
         };
         let store = Volatile::new();
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let endpoints = [Endpoint::resp(addr), Endpoint::memcached(addr)];
+        let mut endpoints = vec![Endpoint::resp(addr), Endpoint::memcached(addr)];
+        if !options.tls.cert_file.is_empty() {
+            let tls = true;
+            endpoints.push(Endpoint {
+                tls,
+                ..Endpoint::resp(addr)
+            });
+        }
         let server = Server::bind(&endpoints, options).unwrap();
         server.listen().unwrap();
         let [addr, memcached_addr] = [0, 1].map(|at| server.endpoints()[at].addr);
+        let tls_addr = server.endpoints().get(2).map(|endpoint| endpoint.addr);
         let (handle, admin_addr) = (server.handle(), server.admin_addr());
         let served = store.clone();
         let thread = std::thread::spawn(move || server.run(&served));
@@ -53,6 +62,7 @@ impl Running {
             addr,
             memcached_addr,
             admin_addr,
+            tls_addr,
             store,
             handle,
             thread: Some(thread),
@@ -72,6 +82,12 @@ impl Running {
     /// Connects to the admin port.
     pub(crate) fn connect_admin(&self) -> Client {
         Running::connect_to(self.admin_addr.expect("the options have an admin port"))
+    }
+
+    /// Connects a socket to the port for TLS.
+    pub(crate) fn connect_tls_socket(&self) -> TcpStream {
+        let addr = self.tls_addr.expect("the options have a certificate");
+        Running::connect_to(addr).stream
     }
 
     /// The port of Redis clients.

@@ -3,6 +3,7 @@
 //! No test sleeps. To check that an event has *not* happened, a test makes a round trip that the same worker would
 //! serve after the event.
 
+mod acl;
 mod admin;
 mod commands;
 mod compared;
@@ -22,6 +23,7 @@ mod passwords;
 mod protected;
 mod pubsub;
 mod scripts;
+mod tls;
 mod transactions;
 mod values;
 #[path = "../support/volatile.rs"]

@@ -103,9 +103,13 @@ fn passwords_are_hidden_and_long_arguments_are_shortened() {
         &format!("SET a {}", "x".repeat(20_000)),
         "+OK\r\n",
     );
+    let migrate = "MIGRATE h 1 none 0 5 COPY AUTH2 user secret";
+    talk(&mut client, migrate, "+NOKEY\r\n");
     talk(&mut client, "PING end", "$3\r\nend\r\n");
     let lines = lines_until_end(&mut monitor);
     assert_eq!(lines[0], "0 client \"AUTH\" \"(redacted)\"");
+    let hidden = "\"COPY\" \"AUTH2\" \"(redacted)\" \"(redacted)\"";
+    assert!(lines[2].ends_with(hidden), "{}", lines[2]);
     let shown = format!(
         "\"SET\" \"a\" \"{}\"... (3616 more bytes)",
         "x".repeat(16 << 10)

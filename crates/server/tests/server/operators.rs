@@ -435,7 +435,7 @@ fn parameters_without_effect_are_checked_and_kept() {
         ("activerehashing maybe", "argument must be 'yes' or 'no'"),
         (
             "loglevel loud",
-            "argument must be one of the following: debug, verbose, notice, warning",
+            "argument(s) must be one of the following: debug, verbose, notice, warning",
         ),
         (
             "appendonly no",

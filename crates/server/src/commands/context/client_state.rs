@@ -10,6 +10,7 @@ use crate::protocol::resp::RespVersion;
 use crate::state::clients::ClientInfo;
 use crate::state::messages::{SubscriptionKind, Target};
 use crate::state::subscriptions::ClientSubscriptions;
+use crate::state::users::{ClientUser, User, UserChange, UserRegistry};
 
 /// Which replies a client gets (CLIENT REPLY).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,8 +38,8 @@ pub(crate) struct ClientState {
     pub(in crate::commands) subscriptions: Option<Box<ClientSubscriptions>>,
     pub(in crate::commands) last_command: &'static str,
     shown_command: &'static str,
-    /// The client has given the server's password, or needs none.
-    pub(in crate::commands) is_authenticated: bool,
+    /// The user of the connection.
+    pub(in crate::commands) user: ClientUser,
     /// The connection is closed once its replies are sent.
     pub(in crate::commands) leaving: bool,
     /// All commands, for commands about commands.
@@ -49,7 +50,7 @@ impl ClientState {
     pub(crate) fn new(
         client_info: Arc<ClientInfo>,
         table: &'static CommandTable,
-        is_authenticated: bool,
+        users: &UserRegistry,
     ) -> ClientState {
         ClientState {
             id: client_info.id,
@@ -63,10 +64,61 @@ impl ClientState {
             watched: Box::default(),
             subscriptions: None,
             last_command: "NULL",
-            is_authenticated,
+            user: ClientUser::new(users),
             leaving: false,
             table,
         }
+    }
+
+    /// Makes `user`, which has authenticated, the user of the connection.
+    pub(in crate::commands) fn authenticate(&mut self, user: Arc<User>) {
+        self.user.authenticate(user);
+        self.show_user();
+    }
+
+    /// Makes `default` the user of the connection, as of a new one.
+    pub(in crate::commands) fn reset_user(&mut self, users: &UserRegistry) {
+        self.user = ClientUser::new(users);
+        self.show_user();
+    }
+
+    /// Publishes the name of the user.
+    fn show_user(&self) {
+        let name = Arc::clone(&self.user.user().name);
+        lock(&self.client_info.labels).user = name;
+    }
+
+    /// Follows changes of users. Returns whether the connection may go on: its user was not removed, and may receive
+    /// everything that the connection has subscribed to.
+    #[inline]
+    pub(crate) fn follow_users(&mut self, users: &UserRegistry) -> bool {
+        match self.user.follow(users) {
+            UserChange::None => true,
+            UserChange::FewerChannels => self.may_keep_subscriptions(),
+            UserChange::Removed => {
+                self.show_user();
+                false
+            }
+        }
+    }
+
+    #[cold]
+    fn may_keep_subscriptions(&self) -> bool {
+        let own = self.subscriptions.as_ref();
+        [
+            SubscriptionKind::Channel,
+            SubscriptionKind::Pattern,
+            SubscriptionKind::Shard,
+        ]
+        .into_iter()
+        .all(|kind| {
+            let is_pattern = kind == SubscriptionKind::Pattern;
+            let names = own.map_or_else(Vec::new, |own| own.names(kind));
+            let user = self.user.user();
+            names
+                .iter()
+                .all(|name| user.allows_channel(name, is_pattern))
+        })
     }
 
     /// Bytes of memory that queued requests, watched keys and subscriptions use.

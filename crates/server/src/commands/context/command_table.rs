@@ -37,6 +37,20 @@ impl CommandTable {
         self.rows
     }
 
+    /// All commands and subcommands.
+    pub(in crate::commands) fn every(&self) -> impl Iterator<Item = &'static Command> + use<> {
+        let of_row = |row: &'static Command| std::iter::once(row).chain(row.subcommands);
+        self.rows.iter().flat_map(of_row)
+    }
+
+    /// Finds the command or `container|subcommand` with this name, in either case.
+    pub(in crate::commands) fn named(&self, name: &[u8]) -> Option<&'static Command> {
+        match name.iter().position(|&b| b == b'|') {
+            None => self.find(name),
+            Some(bar) => self.find(&name[..bar])?.subcommand(&name[bar + 1..]),
+        }
+    }
+
     /// Finds the command `name`, in either case.
     #[inline]
     pub(in crate::commands) fn find(&self, name: &[u8]) -> Option<&'static Command> {

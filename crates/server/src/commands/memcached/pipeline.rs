@@ -273,6 +273,10 @@ fn is_long(request: &TextRequest<'_>, bytes: usize) -> bool {
 
 #[inline]
 fn run(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> ExecOutcome {
+    if !ctx.shared.options.memcached_unprotected && !ctx.shared.users.is_open() {
+        refuse(ctx, request);
+        return ExecOutcome::Done;
+    }
     match *request {
         TextRequest::Get { keys, cas } => return text::get(ctx, keys, cas),
         TextRequest::Store(store) => text::store(ctx, &store),
@@ -285,6 +289,18 @@ fn run(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> ExecOutcome {
         TextRequest::Fault { text, quiet } => ctx.append_reply(text, quiet),
     }
     ExecOutcome::Done
+}
+
+/// Refuses a request because the user `default` has a password or is restricted: memcached clients do not authenticate.
+#[cold]
+fn refuse(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) {
+    if let TextRequest::Line(words) = request
+        && words.clone().next() == Some(b"quit")
+    {
+        ctx.client.leaving = true;
+        return;
+    }
+    ctx.append_reply("CLIENT_ERROR unauthenticated", false);
 }
 
 /// Executes a request that consists of one line.

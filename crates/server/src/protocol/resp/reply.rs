@@ -128,6 +128,13 @@ pub fn null_array(out: &mut impl ReplySink, resp: RespVersion) {
     });
 }
 
+/// Appends a double of RESP3 with this text.
+pub fn double(out: &mut impl ReplySink, text: &str) {
+    out.push(b',');
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Appends the header of an array of `len` replies.
 pub fn array(out: &mut impl ReplySink, len: usize) {
     header(out, b'*', signed(len));

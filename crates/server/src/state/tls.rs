@@ -1,0 +1,138 @@
+//! The certificate and the rules of TLS connections. CONFIG SET replaces them; connections keep those of their handshake.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+use crate::lock::lock;
+use crate::settings::{TlsClients, TlsSettings};
+
+/// The settings of TLS, and the configuration made from them.
+#[derive(Default)]
+pub(crate) struct TlsState(Mutex<(TlsSettings, Option<Arc<ServerConfig>>)>);
+
+impl TlsState {
+    /// Reads the files of `settings`.
+    ///
+    /// # Errors
+    /// A text that names the file.
+    pub(crate) fn new(settings: TlsSettings) -> Result<TlsState, String> {
+        let config = configuration(&settings)?;
+        Ok(TlsState(Mutex::new((settings, config))))
+    }
+
+    /// The settings now.
+    pub(crate) fn settings(&self) -> TlsSettings {
+        lock(&self.0).0.clone()
+    }
+
+    /// The configuration of the next connection; `None` without a certificate.
+    pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
+        lock(&self.0).1.clone()
+    }
+
+    /// Reads the files of `settings` and uses them from now on.
+    ///
+    /// # Errors
+    /// A text that names the file. Nothing has changed.
+    pub(crate) fn replace(&self, settings: TlsSettings) -> Result<(), String> {
+        let config = configuration(&settings)?;
+        *lock(&self.0) = (settings, config);
+        Ok(())
+    }
+}
+
+/// Checks settings, and reads their files.
+///
+/// # Errors
+/// A text that names the parameter and the file.
+pub fn check(settings: &TlsSettings) -> Result<(), String> {
+    configuration(settings).map(drop)
+}
+
+/// Returns the configuration, or `None` if the settings name no certificate.
+fn configuration(settings: &TlsSettings) -> Result<Option<Arc<ServerConfig>>, String> {
+    let TlsSettings {
+        cert_file,
+        key_file,
+        ca_cert_file,
+        ..
+    } = settings;
+    if cert_file.is_empty() && key_file.is_empty() {
+        return Ok(None);
+    }
+    let key_file = if key_file.is_empty() {
+        cert_file
+    } else {
+        key_file
+    };
+    let certificates = certificates("tls-cert-file", cert_file)?;
+    let key = PrivateKeyDer::from_pem_file(Path::new(key_file))
+        .map_err(|error| format!("tls-key-file {key_file}: {error}"))?;
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&versions(&settings.protocols)?)
+        .map_err(|error| format!("tls-protocols: {error}"))?;
+    let builder = match settings.clients {
+        TlsClients::No => builder.with_no_client_auth(),
+        required => {
+            if ca_cert_file.is_empty() {
+                return Err(
+                    "tls-ca-cert-file must be specified when tls-auth-clients is enabled".into(),
+                );
+            }
+            let mut roots = RootCertStore::empty();
+            for certificate in self::certificates("tls-ca-cert-file", ca_cert_file)? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| format!("tls-ca-cert-file {ca_cert_file}: {error}"))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = match required {
+                TlsClients::Optional => verifier.allow_unauthenticated(),
+                _ => verifier,
+            };
+            let verifier = verifier.build();
+            builder.with_client_cert_verifier(
+                verifier.map_err(|error| format!("tls-ca-cert-file {ca_cert_file}: {error}"))?,
+            )
+        }
+    };
+    let config = builder.with_single_cert(certificates, key);
+    let config = config.map_err(|error| format!("tls-cert-file {cert_file}: {error}"))?;
+    Ok(Some(Arc::new(config)))
+}
+
+fn certificates(parameter: &str, file: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let named = |error: &dyn std::fmt::Display| format!("{parameter} {file}: {error}");
+    let read = CertificateDer::pem_file_iter(Path::new(file)).map_err(|error| named(&error))?;
+    let certificates = read
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| named(&error))?;
+    match certificates.is_empty() {
+        true => Err(named(&"there is no certificate in the file")),
+        false => Ok(certificates),
+    }
+}
+
+/// Parses the value of `tls-protocols`: an empty text is all versions.
+fn versions(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+    let mut versions = Vec::new();
+    for word in text.split_whitespace() {
+        versions.push(match word.to_ascii_lowercase().as_str() {
+            "tlsv1.2" => &TLS12,
+            "tlsv1.3" => &TLS13,
+            _ => return Err(format!("tls-protocols: {word:?} is not TLSv1.2 or TLSv1.3")),
+        });
+    }
+    match versions.is_empty() {
+        true => Ok(vec![&TLS13, &TLS12]),
+        false => Ok(versions),
+    }
+}
