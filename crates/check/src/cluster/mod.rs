@@ -13,7 +13,7 @@
 //!            takes effect once, after its beginning and before the end of the cycle, or never. So a late write of a process
 //!            that was paused longer than its lease is a violation in the next cycle.
 //! CLUSTER-2  Scans in both directions find every key that is present throughout.
-//! CLUSTER-3  No call of another process waits for ever: each round ends within [`ROUND_TIMEOUT`]. The longest time is reported.
+//! CLUSTER-3  No call of another process waits for ever: each round ends within a minute. The longest time is reported.
 //! CLUSTER-4  Memory servers keep what was acknowledged when they are killed and start again on their pools.
 //!
 //! Limits: all processes are on one machine, and messages between them are not lost. A key with more than
