@@ -1,6 +1,7 @@
 //! Tests of backups: each is the store of one moment, while sessions write.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use farbank_pm::Kind;
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 use farbank_store::{
-    BackupError, ConflictPolicy, Error, GroupDecision, Key, Ops, ReadView, Session, Store,
+    Backup, BackupError, ConflictPolicy, Error, GroupDecision, Key, Ops, ReadView, Session, Store,
     UpdateDecision, Value,
 };
 
@@ -153,6 +154,15 @@ fn write<M: Medium>(kv: &Kv<M>, writer: u64, stop: &AtomicBool, written: &Atomic
     session.on_conflict(ConflictPolicy::Commit);
     let (mut numbers, mut next) = (Numbers(writer + 1), 0);
     while !stop.load(Ordering::Relaxed) {
+        if writer == 0 {
+            // Each write is a batch by itself, on the short path where there is one.
+            next += 1;
+            let (name, text) = (step_key(writer, next % STEPS), next.to_string());
+            let written = session.put_durable(key(&name), value(text.as_bytes()));
+            let (_, ticket) = written.unwrap();
+            session.durable(ticket).unwrap();
+            continue;
+        }
         transfer(&mut *session, &mut numbers);
         take_steps(&mut *session, writer, &mut next, &mut numbers);
         written.fetch_add(1, Ordering::Relaxed);
@@ -238,21 +248,23 @@ fn backups_during_transfers_keep_the_sum() {
     backups_are_of_one_moment(&kv, 400);
 }
 
-#[test]
-fn backups_on_a_file_keep_the_sum() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+/// Returns a store of 16 MiB on a file in `folder`: its tickets become durable later than they are issued.
+fn on_file(folder: &Path) -> Kv<impl Medium> {
     let bytes = 16 << 20;
     let options = OpenOptions {
         medium: Some(Kind::File),
         ..OpenOptions::default()
     };
-    let path = folder.path().join("pool");
-    let medium = match create_path(&path, bytes, &options, &mut |_, _| {}).unwrap() {
-        AnyMedium::File(medium) => medium,
+    match create_path(&folder.join("pool"), bytes, &options, &mut |_, _| {}).unwrap() {
+        AnyMedium::File(medium) => create(medium, bytes),
         AnyMedium::Mapped(_) => panic!("a file was asked for"),
-    };
-    let kv = create(medium, bytes);
-    backups_are_of_one_moment(&kv, 150);
+    }
+}
+
+#[test]
+fn backups_on_a_file_keep_the_sum() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    backups_are_of_one_moment(&on_file(folder.path()), 150);
 }
 
 #[test]
@@ -287,7 +299,7 @@ fn a_backup_has_what_was_replaced_deleted_and_large() {
     session.put(key(b"large"), value(&[8; 400_000])).unwrap();
     session.put(key(b"added"), value(b"new")).unwrap();
     session.commit().unwrap();
-    // Writers fill the pool several times. The replaced records must not be recycled before they were read.
+    // Writers fill half of the pool before the first step, and then the pool several times. The replaced records must not be recycled before they were read.
     let mut found = Vec::new();
     let mut note = |key: Key<'_>, item: farbank_store::StoredItem<'_>| {
         found.push((key.db, key.bytes.to_vec(), item.bytes.to_vec()));
@@ -298,7 +310,7 @@ fn a_backup_has_what_was_replaced_deleted_and_large() {
         session.commit().unwrap();
         session.delete(key(&name)).unwrap();
         session.commit().unwrap();
-        if round % 20 == 0 {
+        if round >= 400 && round % 20 == 0 {
             assert!(backup.step(0, &mut note).unwrap());
         }
     }
@@ -335,41 +347,87 @@ fn flushall_ends_a_backup() {
     assert_eq!(read_backup(&kv, 10).unwrap().len(), 0);
 }
 
+/// Reads the rest of a backup.
+fn rest_of(mut backup: Box<dyn Backup>) -> HashMap<Vec<u8>, Vec<u8>> {
+    let mut found = HashMap::new();
+    while backup
+        .step(100, &mut |key, item| {
+            found.insert(key.bytes.to_vec(), item.bytes.to_vec());
+        })
+        .unwrap()
+    {}
+    found
+}
+
+fn get(session: &mut dyn Session, name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let found = session.get(key(name), ReadView::Durable, &mut out, &mut |_, _| true);
+    assert!(found.unwrap());
+    out
+}
+
 #[test]
 fn a_staged_write_of_before_the_moment_is_in_the_backup() {
     let bytes = 16 << 20;
     let kv = create(Mapped::anonymous(bytes).unwrap(), bytes);
     let mut session = kv.session();
-    session.put(key(b"kept"), value(b"old")).unwrap();
-    session.put(key(b"group"), value(b"old")).unwrap();
-    session.commit().unwrap();
-    session.put(key(b"kept"), value(b"staged")).unwrap();
-    session.put(key(b"group"), value(b"staged")).unwrap();
-    let mut backup = kv.backup().unwrap();
-    let mut found = HashMap::new();
-    let mut note = |key: Key<'_>, item: farbank_store::StoredItem<'_>| {
-        found.insert(key.bytes.to_vec(), item.bytes.to_vec());
-    };
-    assert!(
-        backup.step(100, &mut note).unwrap(),
-        "it waits for the staged write"
-    );
-    session.put(key(b"kept"), value(b"later")).unwrap();
-    let keys = [key(b"group")];
-    let body = &mut |ops: &mut dyn Ops| {
-        ops.put(keys[0], value(b"later"))?;
-        Ok(GroupDecision::Apply)
-    };
-    session.group(&keys, body).unwrap();
-    session.commit().unwrap();
-    while backup.step(100, &mut note).unwrap() {}
-    assert_eq!(found[&b"kept"[..]], b"staged");
-    assert_eq!(found[&b"group"[..]], b"staged");
-    let mut out = Vec::new();
-    session
-        .get(key(b"kept"), ReadView::Durable, &mut out, &mut |_, _| true)
-        .unwrap();
-    assert_eq!(out, b"later");
+    for is_group in [false, true] {
+        session.put(key(b"k"), value(b"old")).unwrap();
+        session.commit().unwrap();
+        session.put(key(b"k"), value(b"staged")).unwrap();
+        let mut backup = kv.backup().unwrap();
+        let going = backup.step(100, &mut |_, _| panic!("the write is still staged"));
+        assert!(going.unwrap());
+        if is_group {
+            let body = &mut |ops: &mut dyn Ops| {
+                ops.put(key(b"k"), value(b"later"))?;
+                Ok(GroupDecision::Apply)
+            };
+            session.group(&[key(b"k")], body).unwrap();
+        } else {
+            session.put(key(b"k"), value(b"later")).unwrap();
+        }
+        session.commit().unwrap();
+        assert_eq!(rest_of(backup)[&b"k"[..]], b"staged", "{is_group}");
+        assert_eq!(get(&mut *session, b"k"), b"later");
+    }
+}
+
+#[test]
+fn a_write_that_is_a_batch_by_itself_hands_over_what_it_replaces() {
+    let bytes = 16 << 20;
+    let kv = create(Mapped::anonymous(bytes).unwrap(), bytes);
+    let mut session = kv.session();
+    for text in ["first", "second", "old"] {
+        session
+            .put_durable(key(b"k"), value(text.as_bytes()))
+            .unwrap();
+        session.commit().unwrap();
+    }
+    let backup = kv.backup().unwrap();
+    session.put_durable(key(b"k"), value(b"new")).unwrap();
+    session.put_durable(key(b"k"), value(b"newer")).unwrap();
+    session.put_durable(key(b"added"), value(b"new")).unwrap();
+    let found = rest_of(backup);
+    assert_eq!((found.len(), &found[&b"k"[..]][..]), (1, &b"old"[..]));
+}
+
+#[test]
+fn a_write_that_was_overtaken_before_its_publication_is_in_the_backup() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let kv = on_file(folder.path());
+    let (mut first, mut second) = (kv.session(), kv.session());
+    let ticket = first.put_durable(key(b"k"), value(b"old")).unwrap().1;
+    first.wait(ticket).unwrap();
+    first.put(key(b"k"), value(b"overtaken")).unwrap();
+    first.commit().unwrap(); // Drained; this session publishes it later.
+    let backup = kv.backup().unwrap();
+    second.put(key(b"k"), value(b"later")).unwrap();
+    let ticket = second.commit().unwrap();
+    second.wait(ticket).unwrap();
+    assert_eq!(rest_of(backup)[&b"k"[..]], b"overtaken");
+    drop(first);
+    assert_eq!(get(&mut *second, b"k"), b"later");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
 use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
+use super::config_paths::{self, FILE, FOLDER, save_file, save_folder};
 use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
 use super::info::limit;
@@ -177,6 +178,12 @@ const NUMBERS: &[ConfigNumber] = &[
         &s.slowlog_len
     }),
     number(
+        "backup-bytes-per-second",
+        NumberFormat::Memory,
+        (0, LONG_MAX),
+        |s| &s.backup_bytes_per_sec,
+    ),
+    number(
         "latency-monitor-threshold",
         NumberFormat::Plain,
         (0, LONG_MAX),
@@ -203,7 +210,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         .map(|endpoint| endpoint.addr.ip().to_string())
         .collect();
     let port = shared.port(WireProtocol::Resp).unwrap_or(0);
-    let dir = std::path::Path::new(&shared.options.pool).parent();
     let text = str::to_owned;
     let socket = shared.options.unix_socket.as_ref();
     let (most, policy) = limit(shared, &shared.store.stats());
@@ -212,10 +218,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         ("bind", bind.join(" ")),
         ("cluster-enabled", text("no")),
         ("databases", farbank_store::DATABASES.to_string()),
-        (
-            "dir",
-            dir.map(|dir| dir.display().to_string()).unwrap_or_default(),
-        ),
         ("io-threads", shared.counters.workers.len().to_string()),
         ("maxmemory", most.to_string()),
         ("maxmemory-policy", text(policy)),
@@ -285,6 +287,8 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             kept.unwrap_or_else(|| ignored.default.to_owned()),
         )
     }));
+    all.push((FOLDER, save_folder(shared).display().to_string()));
+    all.push((FILE, save_file(shared)));
     all.push((EVENTS, shared.settings.keyspace_events().to_string()));
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
@@ -435,6 +439,14 @@ fn check<'a>(
     if !allowed && (is_limit || name == OUTPUT_LIMIT) {
         return Err(ConfigError::Protected);
     }
+    if [FOLDER, FILE].contains(&name) {
+        return match allowed {
+            true => config_paths::check(name, value)
+                .map(|_| Vec::new())
+                .map_err(ConfigError::Fixed),
+            false => Err(ConfigError::Protected),
+        };
+    }
     if is_live(name) {
         return check_live(&shared.settings, name, value);
     }
@@ -546,6 +558,13 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         changes.extend(change.map_err(|why| refused(name.as_bytes(), why))?);
         let own = IGNORED.iter().find(|own| own.name == name);
         ignored.extend(own.and_then(|own| Some((name, ignored_value(own, value).ok()?))));
+        if [FOLDER, FILE].contains(&name) {
+            ignored.extend(
+                config_paths::check(name, value)
+                    .ok()
+                    .map(|path| (name, path)),
+            );
+        }
     }
     for (name, value) in ignored {
         shared.settings.kept.set(name, value);

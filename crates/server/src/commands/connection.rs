@@ -8,9 +8,7 @@ use super::pubsub;
 use super::text;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, RespVersion, reply};
-
-/// The Redis version whose commands and replies this server implements.
-pub(super) const REDIS_VERSION: &str = "7.0.15";
+use crate::settings::REDIS_VERSION;
 
 /// `PING [message]`
 pub(super) fn ping(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {

@@ -21,6 +21,7 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use super::executor::ServerParts;
 use super::expiry_events;
 use super::long_requests;
+use super::saves;
 use super::unix_socket::{BoundSocket, as_stream};
 use super::worker::{WAKE, Worker};
 use super::worker_pool::{WorkerHandle, WorkerMsg, WorkerPool};
@@ -31,6 +32,7 @@ use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::functions::FunctionRegistry;
 use crate::state::pause::Pause;
+use crate::state::saves::Saves;
 use crate::state::scripts::ScriptRegistry;
 use crate::state::shared::ServerShared;
 use crate::state::subscriptions::Subscriptions;
@@ -269,6 +271,7 @@ impl Server {
                 pause: Pause::default(),
                 last_save_secs: AtomicU64::new(unix_secs()),
                 latency_log: LatencyLog::default(),
+                saves: Saves::default(),
             },
             memcached: MemcachedState::new(spoken),
             pool,
@@ -287,6 +290,10 @@ impl Server {
                 expiry_events::run(parts);
             };
             let expiry_events = spawn(scope, "expiry-events", expiry_events)?;
+            let backups = spawn(scope, "backups", move || {
+                let _all_or_none = ShutdownOnPanic(pool);
+                saves::run(parts);
+            })?;
             if let Some(listener) = &self.admin {
                 spawn(scope, "admin", move || {
                     admin::run(&parts.shared, listener);
@@ -315,7 +322,7 @@ impl Server {
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
-            for thread in [long, expiry_events] {
+            for thread in [long, expiry_events, backups] {
                 if let Err(panic) = thread.join() {
                     std::panic::resume_unwind(panic);
                 }

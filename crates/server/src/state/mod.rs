@@ -6,6 +6,7 @@
 //! * `subscriptions`: the registry of subscriptions. `messages`: published messages.
 //! * `expiries`: keys that expire soon, for keyspace notifications.
 //! * `pause`: the pause of clients.
+//! * `saves`: the backups that are written. `save_file`: writes one.
 //! * `threads`: what commands may ask of the threads.
 //!
 //! State that only one protocol uses is with its commands, for example in `commands::memcached::state`.
@@ -15,6 +16,8 @@ pub(crate) mod expiries;
 pub(crate) mod functions;
 pub(crate) mod messages;
 pub(crate) mod pause;
+pub(crate) mod save_file;
+pub(crate) mod saves;
 pub(crate) mod scripts;
 pub(crate) mod shared;
 pub(crate) mod subscriptions;

@@ -21,6 +21,7 @@ mod operators;
 mod passwords;
 mod protected;
 mod pubsub;
+mod saves;
 mod scripts;
 mod transactions;
 mod values;
