@@ -19,6 +19,12 @@ use super::{
 /// All commands.
 pub(crate) static COMMANDS: CommandTable = CommandTable::new(ROWS);
 
+/// Whether a command is called `name`, in either case.
+#[must_use]
+pub fn has_command(name: &[u8]) -> bool {
+    COMMANDS.find(name).is_some()
+}
+
 /// Every command, most used first.
 static ROWS: &[Command] = rows! { 1;
     "get" {

@@ -157,6 +157,19 @@ pub fn dump_string(value: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Returns the payload of FUNCTION DUMP of libraries with these codes.
+pub fn library_payload<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    dump_libraries(codes)
+}
+
+/// Returns the codes of the libraries in a payload of FUNCTION DUMP; `None` if it is damaged.
+#[must_use]
+pub fn library_codes(payload: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let reader = LibraryReader::new(payload, usize::MAX).ok()?;
+    let codes = reader.map(|code| code.map(Cow::into_owned));
+    codes.collect::<Result<_, _>>().ok()
+}
+
 /// Returns the payload of FUNCTION DUMP: one string of code for each library.
 pub(crate) fn dump_libraries<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
