@@ -232,6 +232,7 @@ impl<M: Medium> Backup for KvBackup<M> {
         if is_last {
             self.is_over = true;
         } else if !is_settled {
+            thread::yield_now(); // For schedulers of tests, in which sleeping takes no time.
             thread::sleep(NAP);
         }
         Ok(!is_last)

@@ -38,7 +38,7 @@ fn begin(ctx: &mut CommandContext<'_>) -> Result<Box<dyn Backup>, CommandError> 
 pub(super) fn save(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     let backup = begin(ctx)?;
     let path = save_path(ctx.shared);
-    let saved = save_file::save(ctx.shared, backup, &path);
+    let saved = save_file::save(ctx.shared, backup, &path, false);
     ctx.shared.saves.note_progress(0, 0, 0);
     match saved {
         Ok(saved) if saved.damaged > 0 => {

@@ -50,7 +50,7 @@ pub(super) fn run(parts: &ServerParts<'_>) {
             None => {}
             Some(SaveJob::File(backup, path)) => {
                 let began = Instant::now();
-                let ended = save_file::save(shared, backup, &path);
+                let ended = save_file::save(shared, backup, &path, true);
                 note_end(shared, &path, began, ended);
             }
             Some(SaveJob::Copy(request)) => send_copy(shared, request, &stop),
@@ -102,7 +102,7 @@ fn send_copy(shared: &ServerShared<'_>, request: CopyRequest, stop: &Arc<AtomicB
     let copied = nameless(&folder)
         .map_err(|error| SaveError::File(folder.clone(), error))
         .and_then(|file| {
-            let saved = save_file::write(shared, backup, &file, &folder)?;
+            let saved = save_file::write(shared, backup, &file, &folder, true)?;
             Ok((file, saved.bytes))
         });
     shared.saves.note_progress(0, 0, 0);

@@ -34,7 +34,10 @@ use crate::settings::{REDIS_VERSION, size};
 use crate::stats::process::unix_secs;
 
 /// Keys that one step of a backup scans.
-const STEP_KEYS: usize = 128;
+const STEP_KEYS: usize = 16;
+/// Shortest pause after each step of a backup in the background; a longer step is followed by a pause twice as long.
+/// A thread that computes without a pause can delay a worker by a time slice of the kernel: several milliseconds.
+const YIELD_MIN: Duration = Duration::from_micros(100);
 /// How long the scan pauses when it is ahead of the limit of its rate. What writers replace is read between pauses.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -123,7 +126,7 @@ pub(crate) fn remove_leftover(path: &Path) {
     }
 }
 
-/// Writes `backup` to the file `path`, and makes it durable.
+/// Writes `backup` to the file `path`, and makes it durable. With `yields`, other threads come first.
 ///
 /// # Errors
 /// [`SaveError`]. The file is then as it was before.
@@ -131,10 +134,11 @@ pub(crate) fn save(
     shared: &ServerShared<'_>,
     backup: Box<dyn Backup>,
     path: &Path,
+    yields: bool,
 ) -> Result<SavedBackup, SaveError> {
     let unfinished = temporary(path);
     let file = open_locked(&unfinished)?;
-    let saved = write(shared, backup, &file, &unfinished).and_then(|saved| {
+    let saved = write(shared, backup, &file, &unfinished, yields).and_then(|saved| {
         let of = |error| SaveError::File(path.into(), error);
         file.sync_all().map_err(of)?;
         fs::rename(&unfinished, path).map_err(of)?;
@@ -170,6 +174,7 @@ pub(crate) fn write(
     mut backup: Box<dyn Backup>,
     out: impl Write,
     path: &Path,
+    yields: bool,
 ) -> Result<SavedBackup, SaveError> {
     let of = |error| SaveError::File(path.into(), error);
     let compresses = shared.settings.kept.get("rdbcompression");
@@ -185,6 +190,7 @@ pub(crate) fn write(
         let rate = size(&shared.settings.backup_bytes_per_sec) as f64;
         let is_ahead = rate > 0.0 && writer.bytes() as f64 > rate * began.elapsed().as_secs_f64();
         let count = if is_ahead { 0 } else { STEP_KEYS };
+        let step = Instant::now();
         let goes_on = backup.step(count, &mut |key, item| {
             if failure.is_some() {
                 return;
@@ -207,6 +213,7 @@ pub(crate) fn write(
         match goes_on.map_err(SaveError::Store)? {
             false => break,
             true if is_ahead => std::thread::sleep(PAUSE),
+            true if yields => std::thread::sleep((2 * step.elapsed()).max(YIELD_MIN)),
             true => {}
         }
     }
