@@ -22,6 +22,9 @@ use crate::state::saves::{BegunCopy, COPIES_MAX};
 
 const RUNNING: CommandError = CommandError::Fixed("ERR Background save already in progress");
 
+/// Length from which the address of a replica is too long.
+const ADDRESS_BYTES: usize = 256;
+
 /// Makes every acknowledged write durable on the medium, and begins a backup of this moment.
 fn begin(ctx: &mut CommandContext<'_>) -> Result<Box<dyn Backup>, CommandError> {
     if ctx.shared.saves.running().is_some() {
@@ -81,10 +84,33 @@ pub(super) fn replconf(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     for at in (1..args.len()).step_by(2) {
         let (option, value) = (args.at(at), args.at(at + 1));
         match text::option(option).as_slice() {
-            b"capa" | b"ip-address" | b"listening-port" | b"rdb-only" | b"version" => {}
+            b"capa" => {}
+            b"listening-port" => drop(parse_i64(value).ok_or(NOT_INTEGER)?),
+            b"rdb-only" => match parse_i64(value).ok_or(NOT_INTEGER)? {
+                0 | 1 => {}
+                _ => {
+                    let text = "ERR value is out of range, value must between 0 and 1";
+                    return Err(CommandError::Fixed(text));
+                }
+            },
+            b"ip-address" if value.len() < ADDRESS_BYTES => {}
+            b"ip-address" => {
+                let text = format!(
+                    "ERR REPLCONF ip-address provided by replica instance is too long: {} bytes",
+                    value.len()
+                );
+                return Err(CommandError::Detailed(text.into_bytes()));
+            }
             // As in Redis, these have no reply.
-            b"ack" => return Ok(()),
+            b"ack" | b"getack" => return Ok(()),
             b"rdb-filter-only" if value.is_empty() => {}
+            b"rdb-filter-only" if !text::is_option(value, "functions") => {
+                let text = [
+                    b"ERR Unsupported rdb-filter-only option: ",
+                    text::quote(value, 128),
+                ];
+                return Err(CommandError::Detailed(text.concat()));
+            }
             b"rdb-filter-only" => {
                 let text =
                     "ERR this server sends whole copies only: RDB-FILTER-ONLY is not supported";

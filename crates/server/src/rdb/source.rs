@@ -18,7 +18,7 @@ pub enum RdbError {
     Io(io::Error),
     /// The file does not begin as an RDB file.
     NotRdb,
-    /// The file has a newer version than [`RdbReader`] knows.
+    /// The file has a newer version than the reader knows.
     Version(u16),
     /// The bytes at this offset have no meaning.
     Format {

@@ -211,9 +211,12 @@ fn sync_sends_a_copy_and_closes_the_connection() {
     assert!(names(folder.path()).is_empty());
     assert_eq!(field(&mut client, "stats", "sync_full"), "2");
     client.ask(
-        "REPLCONF rdb-filter-only functions;REPLCONF nope 1;REPLCONF capa;PSYNC ? x",
+        "REPLCONF rdb-filter-only functions;REPLCONF nope 1;REPLCONF capa;REPLCONF rdb-only 2;\
+         REPLCONF listening-port x;REPLCONF GETACK *;PSYNC ? x",
         "-ERR this server sends whole copies only: RDB-FILTER-ONLY is not supported\r\n\
          -ERR Unrecognized REPLCONF option: nope\r\n-ERR syntax error\r\n\
+         -ERR value is out of range, value must between 0 and 1\r\n\
+         -ERR value is not an integer or out of range\r\n\
          -ERR value is not an integer or out of range\r\n",
     );
 }
