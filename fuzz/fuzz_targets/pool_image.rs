@@ -9,9 +9,9 @@ use farbank_fuzz::Input;
 use farbank_fuzz::format::{Bytes, SEGMENT};
 use farbank_fuzz::pools::{self, Base, Past, bases, read, write};
 use farbank_kv::Kv;
-use farbank_store::{Error, Session};
 use farbank_pm::Medium;
 use farbank_pm::rng::Rng;
+use farbank_store::{Error, Session};
 use libfuzzer_sys::fuzz_target;
 
 const CHANGES_MAX: usize = 24;

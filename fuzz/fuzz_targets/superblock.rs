@@ -7,7 +7,7 @@ use farbank_fuzz::format::{COPIES, COPY, SEGMENT, seal_superblock};
 use farbank_fuzz::pools::{POOL, bases, image};
 use farbank_pm::pool::{Pool, ROOT_WORDS};
 use farbank_pm::sim::{Persistency, Sim};
-use farbank_pm::{PersistCtx, Medium, Off};
+use farbank_pm::{Medium, Off, PersistCtx};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| run(Input(data)));
@@ -52,7 +52,10 @@ fn open_and_use(sim: &Sim, grow: u64) {
     // All fields except the reserved ones, which are never read.
     for field in [0..88, 128..448] {
         let [a, b] = copies.each_ref().map(|copy| &copy[field.clone()]);
-        assert!(a == b, "the copies differ in {field:?} after open: {a:x?}, {b:x?}");
+        assert!(
+            a == b,
+            "the copies differ in {field:?} after open: {a:x?}, {b:x?}"
+        );
     }
 
     let known = (

@@ -7,14 +7,14 @@
 //!   generate some with [`request_builder`] for `parsers`, which is faster than a fuzzer.
 #![forbid(unsafe_code)]
 
-pub mod request_builder;
 pub mod format;
-pub mod transcript;
 pub mod memcached;
 pub mod pools;
+pub mod request_builder;
 pub mod resp;
+pub mod transcript;
 
-use transcript::{Cut, ReadFn, Comparer};
+use transcript::{Comparer, Cut, ReadFn};
 
 /// The fuzzer's bytes, consumed from the front.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,8 @@
 //! memcached requests: reads them with Farbank's parser, and generates random ones.
 
-use farbank_server::memcached::parse::{TextLimits, ValuePayload, TextRequest, ParseStep, Words, read};
+use farbank_server::memcached::parse::{
+    ParseStep, TextLimits, TextRequest, ValuePayload, Words, read,
+};
 
 use crate::request_builder::RequestBuilder;
 use crate::transcript::{Cut, Transcript};

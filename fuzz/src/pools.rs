@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use farbank_store::{Error, Key, ValueMeta, Ops, Session, Value, GroupDecision, ReadView};
 use farbank_kv::{CleaningMode, Config, Kv};
-use farbank_pm::pool::{PoolLayout, Pool};
+use farbank_pm::pool::{Pool, PoolLayout};
 use farbank_pm::rng::Rng;
-use farbank_pm::sim::{PoolImage, Persistency, Sim};
-use farbank_pm::{PersistCtx, Off};
+use farbank_pm::sim::{Persistency, PoolImage, Sim};
+use farbank_pm::{Off, PersistCtx};
+use farbank_store::{Error, GroupDecision, Key, Ops, ReadView, Session, Value, ValueMeta};
 
 use crate::format::{COPIES, COPY, FIRST, SEGMENT, seal_superblock};
 
@@ -60,7 +60,12 @@ pub fn key(bytes: &[u8]) -> Key<'_> {
 /// Returns the durable value of a key.
 pub fn read(session: &mut dyn Session, name: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let mut out = Vec::new();
-    let found = session.get(key(name), ReadView::Durable, &mut out, &mut |_: &ValueMeta, _| true)?;
+    let found = session.get(
+        key(name),
+        ReadView::Durable,
+        &mut out,
+        &mut |_: &ValueMeta, _| true,
+    )?;
     Ok(found.then_some(out))
 }
 

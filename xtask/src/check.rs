@@ -289,7 +289,19 @@ pub(crate) fn schedules(size: RunSize) -> Result<(), String> {
     for name in ["kv", "kv-alone", "mdb", "cceh", "clht", "clevel", "soft"] {
         run(&[name, "--schedules", CONTROL_SCHEDULES, "--controls"])?;
     }
-    Ok(())
+    backup_schedules()
+}
+
+/// Takes backups while threads write, under schedules.
+fn backup_schedules() -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(root())
+        .env("RUSTFLAGS", "--cfg shuttle");
+    command.args(["test", "--release", "--package=farbank-kv"]);
+    command.args(["--test", "backup_schedules", "--target-dir"]);
+    succeed(command.arg(target().join("shuttle")))
 }
 
 /// Runs the tree under injected failures on a simulated cluster. Also checks that the known faults are found.

@@ -17,7 +17,14 @@ use crate::RunSize;
 use crate::run::{install, root, succeed, target, works};
 use crate::sanitize::TRIPLE;
 
-const TARGETS: [&str; 5] = ["memcached", "pool_image", "resp", "restore", "superblock"];
+const TARGETS: [&str; 6] = [
+    "memcached",
+    "pool_image",
+    "rdb",
+    "resp",
+    "restore",
+    "superblock",
+];
 
 /// Request parsers that the program `parsers` tests.
 const PARSERS: [&str; 2] = ["memcached", "resp"];

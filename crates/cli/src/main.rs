@@ -11,6 +11,7 @@
 #[macro_use]
 mod common;
 
+mod backup;
 mod bench;
 mod check;
 mod memory_server;

@@ -1,4 +1,4 @@
-//! `farbank pool`: creates, inspects, checks and dumps pools.
+//! `farbank pool`: creates, inspects, checks and dumps pools. `crate::backup`: backups.
 //!
 //! `info` only reads the two superblock copies, so it also works while a server has the pool open. The other
 //! subcommands open the pool as a server does: recovery repairs it after a crash, and no other process may have it
@@ -6,12 +6,12 @@
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
+use farbank::Db;
 use farbank::store::{DATABASES, Error, Key, ReadView, Session, Stats, StoredItem};
-use farbank::{CopiedPoolPolicy, Db, OpenError, Options, open};
 use farbank_cache::{Cache, CacheHistory as CachePast};
 use farbank_kv::{Config, Kv, PoolHistory};
 use farbank_pm::Medium;
@@ -19,6 +19,8 @@ use farbank_pm::media::{AnyMedium, file_id};
 use farbank_pm::pool::{PoolSummary, summary};
 use farbank_server::resp::request;
 
+use crate::backup::{BackupArgs, ImportArgs, RestoreArgs};
+use crate::common::existing::{COPY, close, nothing_at, open_existing};
 use crate::common::place::{
     PoolPlace, ReadArgs, StoreEngine, not_opened, refused, superblocks, warn,
 };
@@ -34,12 +36,18 @@ Examples:
   farbank pool scrub /var/lib/farbank/pool
       reads every value and reports what is damaged, and where
   farbank pool dump old.pool | redis-cli --pipe
-      copies the keys into another server";
+      copies the keys into another server
+  farbank pool backup localhost:6379 monday.rdb
+      backs up a running server, as it is at this moment
+  farbank pool restore monday.rdb new.pool
+      makes a pool from a backup
+  farbank pool import /var/lib/redis/dump.rdb new.pool
+      takes over the data of a Redis server";
 
 /// Keys that one scan call visits.
 const STRIDE: usize = 256;
 
-/// Create, inspect, check or dump a pool that no server has open.
+/// Create, inspect, check, dump, back up or load a pool.
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum PoolCommand {
@@ -53,6 +61,12 @@ pub(crate) enum PoolCommand {
     Scrub(OpenArgs),
     /// Write every key and value to standard output.
     Dump(DumpArgs),
+    /// Write a backup of a running server, or of a closed pool, to an RDB file.
+    Backup(BackupArgs),
+    /// Make a pool from a backup.
+    Restore(RestoreArgs),
+    /// Load data of Redis into a pool: an RDB file or an append-only file.
+    Import(ImportArgs),
 }
 
 /// Options of `pool info`, which `pool check` and `pool scrub` share.
@@ -107,17 +121,6 @@ pub(crate) struct DumpArgs {
     reading: ReadArgs,
 }
 
-/// Closes the pool. A pool too full to hold its index snapshot is still sound, so that is only a warning.
-fn close(db: Db) -> Result<(), Failure> {
-    match db.close() {
-        Err(full @ Error::NoSnapshot { .. }) => {
-            eprintln!("warning: {full}");
-            Ok(())
-        }
-        closed => closed.map_err(Failure::failed),
-    }
-}
-
 /// Output format of `pool dump`.
 #[derive(Clone, Copy, ValueEnum)]
 enum DumpFormat {
@@ -136,6 +139,9 @@ impl PoolCommand {
             PoolCommand::Check(opened) => opened.check(false),
             PoolCommand::Scrub(opened) => opened.check(true),
             PoolCommand::Dump(dump) => dump.run(),
+            PoolCommand::Backup(backup) => backup.run(),
+            PoolCommand::Restore(restore) => restore.run(),
+            PoolCommand::Import(import) => import.run(),
         }
     }
 }
@@ -181,40 +187,6 @@ impl CreateArgs {
         };
         let medium = medium.map_err(Failure::failed)?;
         medium.map_or(Ok(()), close).map_err(Failure::failed)
-    }
-}
-
-/// Warning about a copy of a pool that was in use.
-const COPY: &str = "this is a copy of a pool that was in use or had crashed: acknowledged writes may be missing in it";
-
-/// Opens an existing pool for inspection.
-fn open_existing(path: &Path, accept_file_system: bool, reading: &ReadArgs) -> Result<Db, Failure> {
-    if !path.exists() {
-        return Err(nothing_at(path));
-    }
-    let options = Options {
-        copies: CopiedPoolPolicy::Inspect,
-        read_by: reading.read_by,
-        accept_file_system,
-        ..Options::default()
-    };
-    let db = open(path, &options).map_err(|error| match &error {
-        // This error already names the path, and may have a hint.
-        OpenError::Medium(error) => refused(error),
-        _ => not_opened(path, &error, false),
-    })?;
-    warn(path, db.store().caps());
-    reading.warn_if_unused(path, db.store().caps());
-    if db.is_copy() {
-        eprintln!("warning: {}: {COPY}", path.display());
-    }
-    Ok(db)
-}
-
-fn nothing_at(path: &Path) -> Failure {
-    Failure::Failed {
-        error: format!("{}: there is no pool", path.display()),
-        hint: Some("`farbank pool create` and `farbank serve` create a pool".into()),
     }
 }
 

@@ -8,10 +8,11 @@ use farbank_pm::sync::{Arc, Mutex, thread, unpoisoned};
 use farbank_pm::{Caps, Medium, PersistCounters, PersistCtx, Poisoned, Ticket};
 
 use farbank_store::{
-    Error, LogStats, OpenReport, PoolStats, ReadCacheStats, Session, Stats, Store, StoreHealth,
-    WriteStats,
+    Backup, Error, LogStats, OpenReport, PoolStats, ReadCacheStats, Session, Stats, Store,
+    StoreHealth, WriteStats,
 };
 
+use crate::backup::KvBackup;
 use crate::cleaner::background::clean_in_background;
 use crate::cleaner::requests::CleanOutcome;
 use crate::config::{CleaningMode, Config};
@@ -185,7 +186,7 @@ impl<M: Medium> Kv<M> {
     /// has failed, or in a forked child.
     pub fn close(self) -> Result<Option<M>, Error> {
         self.engine.check_poison()?;
-        let sessions = self.sessions_alive();
+        let sessions = self.sessions_alive() + usize::from(self.engine.backup.is_taken());
         if sessions > 0 {
             return Err(Error::SessionsAlive { sessions });
         }
@@ -320,6 +321,10 @@ impl<M: Medium> Store for Kv<M> {
             file: self.engine.medium().file_trouble(),
             growth_error: self.engine.cleaning.growth.error(),
         }
+    }
+
+    fn backup(&self) -> Result<Box<dyn Backup>, Error> {
+        Ok(Box::new(KvBackup::begin(Arc::clone(&self.engine))?))
     }
 
     fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {

@@ -23,6 +23,7 @@
 //!   in a thread of its own; `requests` are the wakeups between sessions and that thread.
 //! * `session`: one worker's operations. `read` finds values; `single_write`, `group` and `large` stage writes; `publish`
 //!   makes durable writes visible; `room` gets the space for a write; `wait` resolves conflicts between sessions.
+//! * `backup`: reads every key as it was at one moment. `engine::backup` is what writers do meanwhile.
 //! * `recovery`: opens a pool after a crash (`segment_heads` reads the segments' headers, `segment_scanner` their
 //!   records), and `snapshot` after a clean close.
 //! * `api`: [`Kv`], the engine behind the traits of `farbank-store`. `config`: its settings.
@@ -30,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod backup;
 mod cleaner;
 mod config;
 mod engine;

@@ -20,6 +20,7 @@ use crate::buffers::pool::BufferPool;
 use crate::buffers::reply::ReplyBuffer;
 use crate::lua::engine::ScriptEngine;
 use crate::state::messages::Outbox;
+use crate::state::saves::BegunCopy;
 use crate::state::shared::ServerShared;
 use crate::stats::commands::{CommandTimer, PENDING};
 use crate::stats::counters::{Counter, CounterTotals, ThreadCounters};
@@ -64,6 +65,8 @@ pub(crate) struct ThreadState {
     pub(crate) buffer_pool: BufferPool,
     /// Messages published since the last commit.
     pub(crate) outbox: Outbox,
+    /// The copy of the store that the last request has begun for its client.
+    pub(crate) begun_copy: Option<BegunCopy>,
     /// Requests executed since the last commit.
     pub(crate) requests: usize,
 }

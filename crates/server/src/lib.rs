@@ -60,6 +60,7 @@ mod stats;
 pub use commands::config::is_live as is_live_parameter;
 pub use commands::config_fixed::is_ignored as is_ignored_parameter;
 pub use commands::start_users::{DefaultUser, default_user};
+pub use commands::table::has_command;
 pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
 pub use protocol::{memcached, resp};

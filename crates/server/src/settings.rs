@@ -263,6 +263,9 @@ fn machine_bytes() -> u64 {
     machine.min(group.unwrap_or(u64::MAX))
 }
 
+/// The Redis version whose commands, replies and files this server implements.
+pub(crate) const REDIS_VERSION: &str = "7.0.15";
+
 /// A password. Its `Debug` output hides it.
 #[derive(Clone)]
 pub struct Password(Box<[u8]>);
@@ -500,6 +503,8 @@ pub(crate) struct LiveSettings {
     pub(crate) clients_memory: AtomicU64,
     /// Bits of [`KeyspaceEvents`].
     pub(crate) keyspace_events: AtomicU64,
+    /// Bytes of a backup that are written per second, at most; 0: no limit.
+    pub(crate) backup_bytes_per_sec: AtomicU64,
     /// Microseconds from which a request is in the slow log: an `i64`, negative for none.
     pub(crate) slowlog_micros: AtomicU64,
     /// Most entries of the slow log.
@@ -535,6 +540,7 @@ impl LiveSettings {
             output_pubsub: OutputLimit::new(32 << 20, 8 << 20, 60),
             clients_memory: AtomicU64::new(options.clients_memory.encode()),
             keyspace_events: AtomicU64::new(options.keyspace_events.bits().into()),
+            backup_bytes_per_sec: AtomicU64::new(0),
             slowlog_micros: AtomicU64::new(10_000),
             slowlog_len: AtomicU64::new(128),
             latency_ms: AtomicU64::new(0),

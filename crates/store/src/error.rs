@@ -7,6 +7,41 @@ use farbank_pm::Poisoned;
 
 use crate::value::{DATABASES, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
+/// Reason why a backup is not possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The store cannot make a consistent backup.
+    Unsupported,
+    /// There is another backup of the store.
+    Running,
+    /// FLUSHALL has removed the keys before they were read.
+    Flushed,
+    /// Writers have replaced values faster than the backup has read them.
+    Overrun,
+    /// Writes that were staged at the moment of the backup were neither committed nor dropped in time.
+    Unsettled,
+}
+
+impl fmt::Display for BackupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BackupError::Unsupported => {
+                "this engine cannot make a consistent backup: a cache (--engine mdb) has none"
+            }
+            BackupError::Running => "another backup of the store is in progress",
+            BackupError::Flushed => "FLUSHALL removed the keys during the backup",
+            BackupError::Overrun => {
+                "writers replaced values faster than the backup could read them; \
+                 try again, with a higher limit or a faster disk"
+            }
+            BackupError::Unsettled => {
+                "a session held uncommitted writes for too long while a backup began; try again"
+            }
+        })
+    }
+}
+
 /// Reason why an operation failed. A failed operation has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -77,6 +112,8 @@ pub enum Error {
         /// Number of areas. They are numbered from 0.
         areas: u32,
     },
+    /// A backup is not possible, or cannot be completed.
+    Backup(BackupError),
     /// The record that holds the key's value fails its checksum. The number is the record's offset.
     Damaged(u64),
 }
@@ -85,6 +122,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Poisoned(p) => p.fmt(f),
+            Error::Backup(error) => error.fmt(f),
             Error::Full => f.write_str(
                 "the pool has no room for this write: delete keys, or make the pool larger",
             ),

@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backup;
 mod cache_store;
 pub mod clock;
 mod error;
@@ -40,8 +41,9 @@ mod stats;
 mod store;
 mod value;
 
+pub use backup::Backup;
 pub use cache_store::{AreaUsage, CacheStore, ItemError, ItemKey, ItemSession};
-pub use error::Error;
+pub use error::{BackupError, Error};
 pub use session::{
     Absence, BeforeValue, BeforeValues, CONFLICT_WAIT, ConflictPolicy, GetStep, GroupDecision, Ops,
     ReadView, RoomReply, Session, UpdateDecision,

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use farbank_pm::{Caps, FileTrouble, Poisoned};
 
+use crate::backup::Backup;
 use crate::cache_store::CacheStore;
-use crate::error::Error;
+use crate::error::{BackupError, Error};
 use crate::session::Session;
 use crate::stats::Stats;
 use crate::value::{Key, VALUE_BYTES_MAX};
@@ -96,6 +97,13 @@ pub trait Store: Send + Sync {
     /// be refused.
     fn item_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
+    }
+    /// Begins a backup of this moment. There is one at a time.
+    ///
+    /// # Errors
+    /// [`Error::Backup`]; [`Error::Poisoned`].
+    fn backup(&self) -> Result<Box<dyn Backup>, Error> {
+        Err(Error::Backup(BackupError::Unsupported))
     }
     /// Registers `wake`, called from any thread when tickets may have become durable or room may have been made.
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use farbank_fuzz::request_builder::RequestBuilder;
-use farbank_fuzz::transcript::{Cut, ReadFn, Comparer};
+use farbank_fuzz::transcript::{Comparer, Cut, ReadFn};
 use farbank_fuzz::{memcached, resp};
 use farbank_pm::rng::Rng;
 

@@ -17,6 +17,7 @@
 pub(crate) mod output;
 
 pub(crate) mod choice;
+pub(crate) mod existing;
 mod failure;
 pub(crate) mod json;
 mod key_file;

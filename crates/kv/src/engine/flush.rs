@@ -24,6 +24,7 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
     engine.superblock.set_flushed_seq(floor);
     // As when a group is published, overlapping readers retry: they see all keys or none.
     let publication = engine.pending.begin_publication(&groups);
+    engine.backup.note_flush();
     for stripe in &mut stripes {
         stripe.raise_seq(floor);
         stripe.unlist_all();

@@ -1,6 +1,7 @@
 //! The state that all sessions of one pool share.
 
 mod admission;
+pub(crate) mod backup;
 pub(crate) mod extents;
 pub(crate) mod flush;
 mod growth;
@@ -25,6 +26,7 @@ use crate::cleaner::pace::CleaningPace;
 use crate::cleaner::requests::CleanerRequests;
 use crate::cleaner::state::Cleaner;
 use crate::config::{CleaningMode, Config};
+use crate::engine::backup::BackupState;
 use crate::engine::growth::GrowthState;
 use crate::engine::superblock::Superblock;
 use crate::format::geometry::Geometry;
@@ -120,6 +122,7 @@ pub(crate) struct Engine<M: Medium> {
     pub pending: PendingWrites,
     pub sessions: SessionRegistry,
     pub cleaning: Cleaning,
+    pub backup: BackupState,
     pub epochs: EpochTable,
     /// Held by the thread that splits index groups.
     split_lock: Mutex<()>,
@@ -142,6 +145,7 @@ impl<M: Medium> Engine<M> {
             pending: PendingWrites::default(),
             sessions: SessionRegistry::default(),
             cleaning: Cleaning::new(epochs.slot()),
+            backup: BackupState::default(),
             epochs,
             split_lock: Mutex::default(),
             counters: EngineCounters::default(),

@@ -652,17 +652,24 @@ impl HashIndex {
     pub(crate) fn walk(&self, cursor: u64, mut each: impl FnMut(&[Off]) -> bool) -> u64 {
         let mut position = cursor.reverse_bits();
         loop {
-            let (_, group) = self.find(position.reverse_bits());
-            let mut offsets: Vec<Off> = self.entries(group).into_iter().map(at_of).collect();
+            let (mut offsets, next) = self.entries_at(position);
             offsets.sort_unstable();
             let go_on = each(&offsets);
-            let width = 1_u64.checked_shl(64 - group.depth).unwrap_or(0);
-            let next = (position & !width.wrapping_sub(1)).wrapping_add(width);
-            if next == 0 || !go_on {
-                return next.reverse_bits();
+            match next {
+                Some(next) if go_on => position = next,
+                next => return next.map_or(0, u64::reverse_bits),
             }
-            position = next;
         }
+    }
+
+    /// Returns the entries of the group that holds `position`, a bit-reversed hash, and the first position behind the
+    /// group; `None` at the end.
+    pub(crate) fn entries_at(&self, position: u64) -> (Vec<Off>, Option<u64>) {
+        let (_, group) = self.find(position.reverse_bits());
+        let offsets = self.entries(group).into_iter().map(at_of).collect();
+        let width = 1_u64.checked_shl(64 - group.depth).unwrap_or(0);
+        let next = (position & !width.wrapping_sub(1)).wrapping_add(width);
+        (offsets, (next != 0).then_some(next))
     }
 
     /// Allocates a run of `lines` rows, or of one more. Returns its first row and its length.

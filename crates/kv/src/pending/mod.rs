@@ -15,6 +15,9 @@ use farbank_pm::sync::{Mutex, MutexGuard, thread, unpoisoned};
 
 use crate::pending::stripe::{LockedStripe, Stripe};
 
+/// Attempts to lock all stripes without waiting for any.
+const LOCK_ATTEMPTS: usize = 100;
+
 /// The pending writes of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct PendingWrites {
@@ -64,6 +67,19 @@ impl PendingWrites {
     /// Locks all stripes, in order.
     pub(crate) fn lock_all(&self) -> Vec<LockedStripe<'_>> {
         self.stripes().map(Stripe::lock).collect()
+    }
+
+    /// As [`PendingWrites::lock_all`], but waits with few stripes locked. A thread may hold a stripe for a
+    /// while, and other writers wait for the stripes that the caller holds already.
+    pub(crate) fn lock_all_briefly(&self) -> Vec<LockedStripe<'_>> {
+        for _ in 0..LOCK_ATTEMPTS {
+            let locked: Option<Vec<_>> = self.stripes().map(Stripe::try_lock).collect();
+            match locked {
+                Some(locked) => return locked,
+                None => thread::yield_now(),
+            }
+        }
+        self.lock_all()
     }
 
     /// Returns the highest assigned sequence number.

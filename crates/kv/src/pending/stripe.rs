@@ -166,6 +166,12 @@ impl LockedStripe<'_> {
         self.guard.seq
     }
 
+    /// Returns whether a write with a number up to `seq` is pending and not published.
+    pub(crate) fn has_pending_up_to(&self, seq: u64) -> bool {
+        let mut pending = self.guard.pending.iter();
+        pending.any(|p| p.seq <= seq && !p.is_published)
+    }
+
     /// Makes later sequence numbers higher than `seq`.
     pub(crate) fn raise_seq(&mut self, seq: u64) {
         self.guard.seq = self.guard.seq.max(seq);

@@ -311,6 +311,13 @@ impl<M: Medium> KvSession<M> {
                     }
                     continue;
                 }
+                NewestValue::Staged(old) if self.engine.backup.needs(hash, old.seq) => {
+                    drop(locked);
+                    self.commit_batch()?; // KV-BACKUP-4
+                    self.pin();
+                    located = self.engine.locate(hash, draft.key);
+                    continue;
+                }
                 NewestValue::Staged(old) => {
                     supersede(&mut self.batch.planned, &mut locked, &old, &mut located)
                 }

@@ -182,6 +182,7 @@ impl<M: Medium> KvSession<M> {
                     };
                 }
                 if self.update_index_locked(record, located) {
+                    engine.keep_for_backup(&locked, record, key, located.found.as_ref());
                     unlist_older(&mut locked, record, key);
                     if own {
                         locked.unlist(record.seq);

@@ -139,6 +139,7 @@ impl<M: Medium> KvSession<M> {
             engine.read_cache.put(place, hash, at, &header.raw(), body);
         }
         let old = old.map(|(_, found)| found);
+        engine.backup.note_replaced(hash, old.as_ref());
         let record = PlannedRecord::new(hash, at, len, &header);
         self.count_put(old, &record);
         Ok(Some(SingleWrite {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
 use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
+use super::config_paths::{self, FILE, FOLDER, save_file, save_folder};
 use super::config_tls;
 use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
@@ -183,6 +184,12 @@ const NUMBERS: &[ConfigNumber] = &[
         &s.slowlog_len
     }),
     number(
+        "backup-bytes-per-second",
+        NumberFormat::Memory,
+        (0, LONG_MAX),
+        |s| &s.backup_bytes_per_sec,
+    ),
+    number(
         "latency-monitor-threshold",
         NumberFormat::Plain,
         (0, LONG_MAX),
@@ -220,7 +227,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         .map(|endpoint| endpoint.addr.ip().to_string())
         .collect();
     let port = shared.port(WireProtocol::Resp).unwrap_or(0);
-    let dir = std::path::Path::new(&shared.options.pool).parent();
     let text = str::to_owned;
     let socket = shared.options.unix_socket.as_ref();
     let file = shared.options.acl_file.as_ref();
@@ -234,10 +240,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         ("bind", bind.join(" ")),
         ("cluster-enabled", text("no")),
         ("databases", farbank_store::DATABASES.to_string()),
-        (
-            "dir",
-            dir.map(|dir| dir.display().to_string()).unwrap_or_default(),
-        ),
         ("io-threads", shared.counters.workers.len().to_string()),
         ("maxmemory", most.to_string()),
         ("maxmemory-policy", text(policy)),
@@ -310,6 +312,8 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let password = settings.kept.get(PASSWORD).or_else(start);
     all.push((PASSWORD, password.unwrap_or_default()));
     all.extend(config_tls::values(&shared.tls.settings()));
+    all.push((FOLDER, save_folder(shared).display().to_string()));
+    all.push((FILE, save_file(shared)));
     all.push((EVENTS, shared.settings.keyspace_events().to_string()));
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
@@ -469,6 +473,14 @@ fn check<'a>(
             false => Err(ConfigError::NotAmong(config_tls::CLIENT_WORDS)),
         };
     }
+    if [FOLDER, FILE].contains(&name) {
+        return match allowed {
+            true => config_paths::check(name, value)
+                .map(|_| Vec::new())
+                .map_err(ConfigError::Fixed),
+            false => Err(ConfigError::Protected),
+        };
+    }
     if is_live(name) {
         return check_live(&shared.settings, name, value);
     }
@@ -601,6 +613,13 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         }
         let own = IGNORED.iter().find(|own| own.name == name);
         ignored.extend(own.and_then(|own| Some((name, ignored_value(own, value).ok()?))));
+        if [FOLDER, FILE].contains(&name) {
+            ignored.extend(
+                config_paths::check(name, value)
+                    .ok()
+                    .map(|path| (name, path)),
+            );
+        }
     }
     if let Some((name, settings)) = tls {
         if !ctx.executes_long {

@@ -57,7 +57,6 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
     ),
     ignored("crash-log-enabled", "yes", SWITCH),
     ignored("crash-memcheck-enabled", "yes", SWITCH),
-    ignored("dbfilename", "dump.rdb", ValueKind::Text),
     ignored("dynamic-hz", "yes", SWITCH),
     ignored(
         "hash-max-listpack-entries",
@@ -104,6 +103,7 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
     ignored("oom-score-adj", "no", ValueKind::Word(SCORES)),
     ignored("rdb-del-sync-files", "no", SWITCH),
     ignored("rdb-save-incremental-fsync", "yes", SWITCH),
+    // Backups read it.
     ignored("rdbcompression", "yes", SWITCH),
     ignored("repl-backlog-size", "1048576", ValueKind::Memory),
     ignored("repl-backlog-ttl", "3600", ValueKind::Number(0, LONG)),
@@ -160,14 +160,18 @@ const fn fixed(name: &'static str, value: &'static str, reason: &'static str) ->
 }
 
 const ALWAYS_DURABLE: &str =
-    "every acknowledged write is durable, and there are no snapshots and no append-only file";
+    "every acknowledged write is durable; BGSAVE writes backups, and there is no append-only file";
 const NO_REPLICAS: &str = "this server has no replicas";
 
 /// Parameters that are always so.
 pub(super) const FIXED: &[FixedParameter] = &[
     fixed("save", "", ALWAYS_DURABLE),
     fixed("appendonly", "yes", ALWAYS_DURABLE),
-    fixed("rdbchecksum", "yes", "records always have checksums"),
+    fixed(
+        "rdbchecksum",
+        "yes",
+        "records and backups always have checksums",
+    ),
     fixed(
         "activedefrag",
         "no",

@@ -8,10 +8,8 @@ use super::pubsub;
 use super::text;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, RespVersion, reply};
+use crate::settings::REDIS_VERSION;
 use crate::state::users::DEFAULT;
-
-/// The Redis version whose commands and replies this server implements.
-pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 /// `PING [message]`
 pub(super) fn ping(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {

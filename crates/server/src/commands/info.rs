@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 
 use farbank_store::Stats;
 
-use super::connection::REDIS_VERSION;
 use super::context::CommandContext;
 use super::context::command_table::CommandTable;
 use super::error::CommandError;
 use crate::protocol::resp::{Args, reply};
+use crate::settings::REDIS_VERSION;
 use crate::settings::WireProtocol;
 use crate::state::clients::ClientInfo;
 use crate::state::messages::SubscriptionKind;
@@ -226,15 +226,28 @@ fn persistence(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> s
     } else {
         "ok"
     };
+    let saves = &shared.saves;
+    let running = saves.running();
+    let seconds = running.map_or(-1, |running| i64::try_from(running.as_secs()).unwrap_or(-1));
+    let rdb_status = if saves.has_failed() { "err" } else { "ok" };
     fields!(out,
         "loading": 0,
         "async_loading": 0,
+        "current_cow_peak": 0,
+        "current_cow_size": 0,
+        "current_cow_size_age": 0,
+        "current_fork_perc": "0.00",
+        "current_save_keys_processed": saves.keys_done.load(Ordering::Relaxed),
+        "current_save_keys_total": saves.keys_total.load(Ordering::Relaxed),
+        "farbank_current_save_bytes": saves.bytes.load(Ordering::Relaxed),
         "rdb_changes_since_last_save": 0,
-        "rdb_bgsave_in_progress": 0,
+        "rdb_bgsave_in_progress": u8::from(running.is_some()),
         "rdb_last_save_time": shared.last_save_secs.load(Ordering::Relaxed),
-        "rdb_last_bgsave_status": status,
-        "rdb_last_bgsave_time_sec": -1,
-        "rdb_current_bgsave_time_sec": -1,
+        "rdb_last_bgsave_status": rdb_status,
+        "rdb_last_bgsave_time_sec": saves.last_secs(),
+        "rdb_current_bgsave_time_sec": seconds,
+        "rdb_saves": saves.saves.load(Ordering::Relaxed),
+        "farbank_last_save_damaged_records": saves.damaged.load(Ordering::Relaxed),
         "rdb_last_cow_size": 0,
         "aof_enabled": 1,
         "aof_rewrite_in_progress": 0,
@@ -277,7 +290,7 @@ fn stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "total_writes_processed": counts.get(Counter::Writes),
         "latest_fork_usec": 0,
         "total_forks": 0,
-        "sync_full": 0,
+        "sync_full": shared.saves.copies.load(Ordering::Relaxed),
         "sync_partial_ok": 0,
         "sync_partial_err": 0,
         "farbank_batches": counts.get(Counter::Batches),

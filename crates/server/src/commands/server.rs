@@ -2,12 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::connection::REDIS_VERSION;
 use super::context::CommandContext;
 use super::error::{CommandError, NOT_INTEGER, SYNTAX};
 use super::text;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
+use crate::settings::REDIS_VERSION;
 
 /// Table entry of a container command. Its arity requires a subcommand, so no request reaches this function.
 pub(super) fn container(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {

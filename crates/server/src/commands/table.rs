@@ -19,6 +19,12 @@ use super::{
 /// All commands.
 pub(crate) static COMMANDS: CommandTable = CommandTable::new(ROWS);
 
+/// Whether a command is called `name`, in either case.
+#[must_use]
+pub fn has_command(name: &[u8]) -> bool {
+    COMMANDS.find(name).is_some()
+}
+
 /// Every command, most used first.
 static ROWS: &[Command] = rows! { 1;
     "get" {
@@ -553,12 +559,27 @@ static ROWS: &[Command] = rows! { 1;
     "save" {
         arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | WALKS,
         group: "server", since: "1.0.0", run: persistence::save,
-        summary: "Makes every acknowledged write durable on the medium.",
+        summary: "Writes a backup of this moment to a file, and replies when it is durable.",
     }
     "bgsave" {
         arity: -1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | WALKS,
         group: "server", since: "1.0.0", run: persistence::bgsave,
-        summary: "Makes every acknowledged write durable on the medium.",
+        summary: "Begins to write a backup of this moment to a file.",
+    }
+    "replconf" {
+        arity: -1, flags: ADMIN | NOSCRIPT | LOADING | STALE | ALLOW_BUSY,
+        group: "server", since: "3.0.0", run: persistence::replconf,
+        summary: "Accepts the options of a replica; they have no effect.",
+    }
+    "sync" {
+        arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | WALKS,
+        group: "server", since: "1.0.0", run: persistence::sync,
+        summary: "Sends a copy of the store as an RDB file, and closes the connection.",
+    }
+    "psync" {
+        arity: -3, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | WALKS,
+        group: "server", since: "2.8.0", run: persistence::psync,
+        summary: "Sends a copy of the store as an RDB file, and closes the connection.",
     }
     "bgrewriteaof" {
         arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING,

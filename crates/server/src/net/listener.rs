@@ -23,6 +23,7 @@ use super::executor::ServerParts;
 use super::expiry_events;
 use super::handshake_queue::HandshakeQueue;
 use super::long_requests;
+use super::saves;
 use super::tls_handshakes;
 use super::unix_socket::{BoundSocket, as_stream};
 use super::worker::{WAKE, Worker};
@@ -35,6 +36,7 @@ use crate::state::acl_log::AclLog;
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::functions::FunctionRegistry;
 use crate::state::pause::Pause;
+use crate::state::saves::Saves;
 use crate::state::scripts::ScriptRegistry;
 use crate::state::shared::ServerShared;
 use crate::state::subscriptions::Subscriptions;
@@ -283,6 +285,7 @@ impl Server {
                 pause: Pause::default(),
                 last_save_secs: AtomicU64::new(unix_secs()),
                 latency_log: LatencyLog::default(),
+                saves: Saves::default(),
                 users,
                 acl_log: AclLog::default(),
                 tls,
@@ -303,6 +306,10 @@ impl Server {
                 expiry_events::run(parts);
             };
             let expiry_events = spawn(scope, "expiry-events", expiry_events)?;
+            let backups = spawn(scope, "backups", move || {
+                let _all_or_none = ShutdownOnPanic(pool);
+                saves::run(parts);
+            })?;
             if has_tls {
                 let poll = self.handshake_poll;
                 spawn(scope, "tls-handshakes", move || {
@@ -340,7 +347,7 @@ impl Server {
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
-            for thread in [long, expiry_events] {
+            for thread in [long, expiry_events, backups] {
                 if let Err(panic) = thread.join() {
                     std::panic::resume_unwind(panic);
                 }

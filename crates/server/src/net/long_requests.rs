@@ -20,6 +20,8 @@
 //! LONG-4  The queue is first-in first-out, and a connection is in it once. So a client that sends many long requests
 //!     waits for the queued requests of other clients after each.
 
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use farbank_pm::Ticket;
@@ -30,6 +32,8 @@ use super::executor::{Executor, ServerParts};
 use super::long_queue::LentConnection;
 use super::worker_pool::{WorkerMsg, WorkerPool};
 use crate::buffers::pool::BufferPool;
+use crate::state::saves::{BegunCopy, CopyRequest, SaveJob};
+use crate::state::shared::ServerShared;
 use crate::stats::counters::Counter;
 
 /// Executes long requests until the server stops.
@@ -103,6 +107,34 @@ fn serve(executor: &mut Executor<'_>, pool: &WorkerPool, conn: &mut Connection) 
         executor.thread.outbox.abort_unacknowledged();
     }
     publish(executor, pool);
+    if let Some(copy) = executor.thread.begun_copy.take() {
+        pass_on(shared, conn, copy);
+    }
+}
+
+/// Passes the client of a connection on to the thread of backups, with its copy of the store. The connection itself is
+/// closed, which does not end the client's stream.
+fn pass_on(shared: &ServerShared<'_>, conn: &mut Connection, copy: BegunCopy) {
+    let is_first = conn.output.pending() == 0 && !conn.commit_failed;
+    conn.commit_failed = true;
+    if !is_first {
+        tracing::info!("a client has sent SYNC before it has read earlier replies; closing it");
+        return;
+    }
+    match conn.stream.as_fd().try_clone_to_owned() {
+        Ok(socket) => {
+            let BegunCopy { preamble, backup } = copy;
+            let request = CopyRequest {
+                socket,
+                preamble,
+                backup,
+            };
+            shared.saves.copies.fetch_add(1, Ordering::Relaxed);
+            shared.saves.copies_now.fetch_add(1, Ordering::Relaxed);
+            shared.saves.push(SaveJob::Copy(request));
+        }
+        Err(error) => tracing::error!(%error, "cannot pass a connection on; closing it"),
+    }
 }
 
 /// Sends the messages that the request has published.

@@ -14,6 +14,7 @@
 //! * `executor`: executes requests on a thread; here a protocol is connected to its pipeline.
 //! * `worker_pool`: the workers as other threads see them. A message to a worker (`WorkerMsg`) belongs there.
 //! * `delivery`: messages to the connections of a worker. `expiry_events`: the thread that publishes expiries.
+//! * `saves`: the thread that writes backups, and the threads that send copies.
 //! * `long_requests`: the thread that executes long requests. `long_queue`: the connections that wait for it.
 
 mod assignment;
@@ -27,6 +28,7 @@ pub(crate) mod listener;
 mod long_queue;
 mod long_requests;
 mod output;
+mod saves;
 mod tls_handshakes;
 mod tls_stream;
 mod unix_socket;

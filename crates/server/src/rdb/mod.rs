@@ -1,4 +1,5 @@
-//! The encoding of a string in Redis's RDB format, and the payload of DUMP and RESTORE around it.
+//! Redis's RDB format: the encoding of a string, and the payload of DUMP and RESTORE around it. [`writer`] and [`reader`]:
+//! whole files; `skip`: the values in them that are no strings.
 //!
 //! ```text
 //!   ┌─────────┬───────────────────────┬───────────────┬───────────────────────────────┐
@@ -22,6 +23,10 @@
 #![expect(clippy::big_endian_bytes, reason = "the format has big-endian lengths")]
 
 mod lzf;
+pub mod reader;
+mod skip;
+mod source;
+pub mod writer;
 
 use std::borrow::Cow;
 
@@ -40,6 +45,16 @@ const TYPE_STRING: u8 = 0;
 /// What precedes the code of a library.
 const OPCODE_LIBRARY: u8 = 0xf5;
 const OPCODE_LIBRARY_PRE_RELEASE: u8 = 0xf6;
+/// What else a file has beside values.
+const OPCODE_MODULE_AUX: u8 = 0xf7;
+const OPCODE_IDLE: u8 = 0xf8;
+const OPCODE_FREQUENCY: u8 = 0xf9;
+const OPCODE_AUX: u8 = 0xfa;
+const OPCODE_RESIZE: u8 = 0xfb;
+const OPCODE_EXPIRES_MS: u8 = 0xfc;
+const OPCODE_EXPIRES_SECS: u8 = 0xfd;
+const OPCODE_SELECT: u8 = 0xfe;
+const OPCODE_EOF: u8 = 0xff;
 /// Types of values in Redis 7.0: these, and nothing between and behind them.
 const TYPES: [std::ops::RangeInclusive<u8>; 2] = [0..=7, 9..=19];
 /// Longest text that may be a 32-bit number.
@@ -140,6 +155,19 @@ pub fn dump_string(value: &[u8]) -> Vec<u8> {
     put_string(&mut out, value);
     put_footer(&mut out);
     out
+}
+
+/// Returns the payload of FUNCTION DUMP of libraries with these codes.
+pub fn library_payload<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    dump_libraries(codes)
+}
+
+/// Returns the codes of the libraries in a payload of FUNCTION DUMP; `None` if it is damaged.
+#[must_use]
+pub fn library_codes(payload: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let reader = LibraryReader::new(payload, usize::MAX).ok()?;
+    let codes = reader.map(|code| code.map(Cow::into_owned));
+    codes.collect::<Result<_, _>>().ok()
 }
 
 /// Returns the payload of FUNCTION DUMP: one string of code for each library.
@@ -317,6 +345,9 @@ pub fn restore_string(payload: &[u8], bytes_max: usize) -> Result<Cow<'_, [u8]>,
         _ => Err(PayloadError::Format),
     }
 }
+
+#[cfg(test)]
+mod file_tests;
 
 #[cfg(test)]
 mod tests {

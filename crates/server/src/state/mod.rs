@@ -9,6 +9,7 @@
 //! * `users`: users and their permissions. `acl_log`: refused requests.
 //! * `tls`: the certificate of TLS connections.
 //! * `durable_file`: replaces a file durably.
+//! * `saves`: the backups that are written. `save_file`: writes one.
 //! * `threads`: what commands may ask of the threads.
 //!
 //! State that only one protocol uses is with its commands, for example in `commands::memcached::state`.
@@ -20,6 +21,8 @@ pub(crate) mod expiries;
 pub(crate) mod functions;
 pub(crate) mod messages;
 pub(crate) mod pause;
+pub(crate) mod save_file;
+pub(crate) mod saves;
 pub(crate) mod scripts;
 pub(crate) mod shared;
 pub(crate) mod subscriptions;

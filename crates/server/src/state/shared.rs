@@ -12,6 +12,7 @@ use super::clients::{ClientInfo, ClientRegistry};
 use super::functions::FunctionRegistry;
 use super::messages::{Publication, SubscriptionKind};
 use super::pause::Pause;
+use super::saves::Saves;
 use super::scripts::ScriptRegistry;
 use super::subscriptions::Subscriptions;
 use super::threads::ServerThreads;
@@ -54,6 +55,7 @@ pub(crate) struct ServerShared<'a> {
     /// When SAVE or BGSAVE last succeeded, in seconds since 1970; the start of the server if none has.
     pub(crate) last_save_secs: AtomicU64,
     pub(crate) latency_log: LatencyLog,
+    pub(crate) saves: Saves,
     pub(crate) users: UserRegistry,
     pub(crate) acl_log: AclLog,
     pub(crate) tls: TlsState,

@@ -281,3 +281,14 @@ pub(crate) fn agree(table: &[(&str, &str)]) {
         client.ask(requests, &replies.replace('/', "\r\n"));
     }
 }
+
+/// The value of a field of INFO's section `section`.
+#[track_caller]
+pub(crate) fn field(client: &mut Client, section: &str, name: &str) -> String {
+    let text = client.bulk(&format!("INFO {section}"));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {text}"))
+        .to_owned()
+}

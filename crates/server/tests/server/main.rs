@@ -22,6 +22,7 @@ mod operators;
 mod passwords;
 mod protected;
 mod pubsub;
+mod saves;
 mod scripts;
 mod tls;
 mod transactions;

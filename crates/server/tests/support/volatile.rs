@@ -11,9 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use farbank_pm::sync::ignore_poison;
 use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
 use farbank_store::{
-    Absence, BeforeValue, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep, GroupDecision,
-    Key, OpenReport, Ops, ReadView, Session, Stats, Store, StoredItem, UpdateDecision, Value,
-    ValueMeta,
+    Absence, Backup, BeforeValue, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep,
+    GroupDecision, Key, OpenReport, Ops, ReadView, Session, Stats, Store, StoredItem,
+    UpdateDecision, Value, ValueMeta,
 };
 
 pub(crate) type Name = (u8, Vec<u8>);
@@ -243,12 +243,51 @@ impl Store for Volatile {
         &self.opened
     }
 
+    fn backup(&self) -> Result<Box<dyn Backup>, Error> {
+        let state = self.inner.state();
+        let visible = state.visible.iter();
+        let items =
+            visible.filter_map(|(name, written)| Some((name.clone(), written.value.clone()?)));
+        let items = items.collect();
+        Ok(Box::new(VolatileBackup { items }))
+    }
+
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.inner.state().wake = Some(wake);
     }
 
     fn close(self: Box<Self>) -> Result<(), Error> {
         Ok(())
+    }
+}
+
+/// The values of one moment.
+struct VolatileBackup {
+    items: Vec<(Name, Stored)>,
+}
+
+impl Backup for VolatileBackup {
+    fn keys(&self) -> [u64; DATABASES] {
+        let mut keys = [0; DATABASES];
+        for ((db, _), _) in &self.items {
+            keys[usize::from(*db)] += 1;
+        }
+        keys
+    }
+
+    fn step(
+        &mut self,
+        count: usize,
+        each: &mut dyn FnMut(Key<'_>, StoredItem<'_>),
+    ) -> Result<bool, Error> {
+        for ((db, bytes), stored) in self.items.drain(..count.min(self.items.len())) {
+            each(Key { db, bytes: &bytes }, stored.item());
+        }
+        Ok(!self.items.is_empty() || count == 0)
+    }
+
+    fn damaged(&self) -> u64 {
+        0
     }
 }
 

@@ -217,6 +217,13 @@ impl<M: Medium> KvSession<M> {
         if let Some(number) = slots.iter().position(is_guarded) {
             return Ok(Err(GroupRetry::Foreign(slots[number].hash)));
         }
+        let is_split = |slot: &GroupKey| match &slot.newest {
+            NewestValue::Staged(old) => engine.backup.needs(slot.hash, old.seq),
+            _ => false,
+        };
+        if slots.iter().any(is_split) {
+            return Ok(Err(GroupRetry::Durable(Ticket::DURABLE))); // KV-BACKUP-4
+        }
         let kept = kept_hashes(&slots);
         let mut members: Vec<(Key<'_>, GroupKey)> = Vec::with_capacity(slots.len());
         let mut names: Vec<(&KeyRef, usize)> = by_key.iter().map(|(k, i)| (k, *i)).collect();

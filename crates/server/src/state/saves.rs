@@ -1,0 +1,124 @@
+//! What all threads know of backups: the one that BGSAVE has begun, and how the last ones ended.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use farbank_pm::sync::ignore_poison;
+use farbank_store::Backup;
+
+use crate::lock::lock;
+
+/// Most clients that receive a copy of the store at the same time.
+pub(crate) const COPIES_MAX: usize = 8;
+
+/// Work of the thread of backups.
+pub(crate) enum SaveJob {
+    /// Write a backup, whose moment has passed, to this file.
+    File(Box<dyn Backup>, PathBuf),
+    /// Send a copy of the store to a client.
+    Copy(CopyRequest),
+}
+
+/// A client that has asked for a copy of the store. Its connection belongs to the thread that sends the copy.
+pub(crate) struct CopyRequest {
+    /// The client's socket.
+    pub(crate) socket: OwnedFd,
+    /// What precedes the length of the copy.
+    pub(crate) preamble: Vec<u8>,
+    /// The backup, whose moment has passed.
+    pub(crate) backup: Box<dyn Backup>,
+}
+
+/// A copy that a command has begun for the client of its connection.
+pub(crate) struct BegunCopy {
+    pub(crate) preamble: Vec<u8>,
+    pub(crate) backup: Box<dyn Backup>,
+}
+
+/// The state of backups.
+#[derive(Default)]
+pub(crate) struct Saves {
+    jobs: Mutex<VecDeque<SaveJob>>,
+    arrived: Condvar,
+    /// Whether BGSAVE's backup is waiting or being written, and since when.
+    began: Mutex<Option<Instant>>,
+    has_failed: AtomicBool,
+    /// Duration of the last BGSAVE in seconds, plus one; 0: there was none.
+    last_secs: AtomicI64,
+    pub(crate) keys_done: AtomicU64,
+    pub(crate) keys_total: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// Backups written to a file since the start.
+    pub(crate) saves: AtomicU64,
+    /// Copies sent, or being sent, to clients since the start; and those being sent now.
+    pub(crate) copies: AtomicU64,
+    pub(crate) copies_now: Arc<AtomicUsize>,
+    /// Damaged records that the last backup has left out.
+    pub(crate) damaged: AtomicU64,
+}
+
+impl Saves {
+    /// Queues BGSAVE's backup.
+    pub(crate) fn begin(&self, backup: Box<dyn Backup>, path: PathBuf) {
+        *lock(&self.began) = Some(Instant::now());
+        self.push(SaveJob::File(backup, path));
+    }
+
+    /// Queues a job.
+    pub(crate) fn push(&self, job: SaveJob) {
+        lock(&self.jobs).push_back(job);
+        self.arrived.notify_one();
+    }
+
+    /// Takes the next job, waiting for `patience` at most.
+    pub(crate) fn next(&self, patience: Duration) -> Option<SaveJob> {
+        let jobs = lock(&self.jobs);
+        let is_empty = |jobs: &mut VecDeque<SaveJob>| jobs.is_empty();
+        let waited = self.arrived.wait_timeout_while(jobs, patience, is_empty);
+        ignore_poison(waited).0.pop_front()
+    }
+
+    /// Drops the queued jobs.
+    pub(crate) fn clear(&self) {
+        lock(&self.jobs).clear();
+    }
+
+    /// Records how BGSAVE's backup has ended. `None`: it was given up for a reason that is no failure.
+    pub(crate) fn end(&self, succeeded: Option<bool>) {
+        let began = lock(&self.began).take();
+        if let Some(succeeded) = succeeded {
+            self.has_failed.store(!succeeded, Ordering::Relaxed);
+        }
+        if let Some(began) = began {
+            let secs = i64::try_from(began.elapsed().as_secs()).unwrap_or(i64::MAX - 1);
+            self.last_secs.store(secs + 1, Ordering::Relaxed);
+        }
+        self.note_progress(0, 0, 0);
+    }
+
+    /// Records the progress of the backup that is being written.
+    pub(crate) fn note_progress(&self, done: u64, total: u64, bytes: u64) {
+        self.keys_done.store(done, Ordering::Relaxed);
+        self.keys_total.store(total, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// How long BGSAVE's backup has run; `None` if there is none.
+    pub(crate) fn running(&self) -> Option<Duration> {
+        lock(&self.began).map(|began| began.elapsed())
+    }
+
+    /// Seconds that the last BGSAVE took; -1 if there was none.
+    pub(crate) fn last_secs(&self) -> i64 {
+        self.last_secs.load(Ordering::Relaxed) - 1
+    }
+
+    /// Whether the last BGSAVE has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+}
