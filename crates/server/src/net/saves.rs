@@ -57,7 +57,7 @@ pub(super) fn run(parts: &ServerParts<'_>) {
         }
     }
     stop.store(true, Ordering::Relaxed);
-    shared.saves.clear();
+    shared.saves.close();
 }
 
 /// Records how BGSAVE has ended.

@@ -39,10 +39,16 @@ pub(crate) struct BegunCopy {
     pub(crate) backup: Box<dyn Backup>,
 }
 
+#[derive(Default)]
+struct JobQueue {
+    jobs: VecDeque<SaveJob>,
+    is_closed: bool,
+}
+
 /// The state of backups.
 #[derive(Default)]
 pub(crate) struct Saves {
-    jobs: Mutex<VecDeque<SaveJob>>,
+    jobs: Mutex<JobQueue>,
     arrived: Condvar,
     /// Whether BGSAVE's backup is waiting or being written, and since when.
     began: Mutex<Option<Instant>>,
@@ -70,21 +76,27 @@ impl Saves {
 
     /// Queues a job.
     pub(crate) fn push(&self, job: SaveJob) {
-        lock(&self.jobs).push_back(job);
-        self.arrived.notify_one();
+        let mut queue = lock(&self.jobs);
+        if !queue.is_closed {
+            queue.jobs.push_back(job);
+            self.arrived.notify_one();
+        }
     }
 
-    /// Takes the next job, waiting for `patience` at most.
+    /// Takes the next job, waiting for `patience` at most, or until the queue is closed.
     pub(crate) fn next(&self, patience: Duration) -> Option<SaveJob> {
-        let jobs = lock(&self.jobs);
-        let is_empty = |jobs: &mut VecDeque<SaveJob>| jobs.is_empty();
-        let waited = self.arrived.wait_timeout_while(jobs, patience, is_empty);
-        ignore_poison(waited).0.pop_front()
+        let queue = lock(&self.jobs);
+        let is_idle = |queue: &mut JobQueue| queue.jobs.is_empty() && !queue.is_closed;
+        let waited = self.arrived.wait_timeout_while(queue, patience, is_idle);
+        ignore_poison(waited).0.jobs.pop_front()
     }
 
-    /// Drops the queued jobs.
-    pub(crate) fn clear(&self) {
-        lock(&self.jobs).clear();
+    /// Drops the queued jobs and accepts no more: the server stops.
+    pub(crate) fn close(&self) {
+        let mut queue = lock(&self.jobs);
+        queue.is_closed = true;
+        queue.jobs.clear();
+        self.arrived.notify_all();
     }
 
     /// Records how BGSAVE's backup has ended. `None`: it was given up for a reason that is no failure.
