@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::common::Failure;
@@ -35,6 +36,7 @@ impl OutputFile {
         let unfinished = PathBuf::from(unfinished);
         let mut options = File::options();
         options.read(true).write(true).create_new(true);
+        options.mode(0o600); // As a pool: it has all keys and values.
         let file = options.open(&unfinished).map_err(|e| of(path, &e))?;
         Ok(OutputFile {
             file,

@@ -141,13 +141,12 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
         },
         "protected-mode" if is("no") => Meaning::Options(vec![("unsafe-no-auth", String::new())]),
         "protected-mode" | "appendonly" => Meaning::Fulfilled,
+        "rdbchecksum" if is("yes") => Meaning::Fulfilled,
         "daemonize" | "cluster-enabled" | "tls-replication" | "tls-cluster" if is("no") => {
             Meaning::Fulfilled
         }
         "save" if values.iter().all(String::is_empty) => Meaning::Fulfilled,
-        "save" => {
-            Meaning::Ignored("every acknowledged write is durable, and no snapshots are written")
-        }
+        "save" => Meaning::Ignored("every acknowledged write is durable; BGSAVE writes backups"),
         "maxmemory" if value == "0" => Meaning::Fulfilled,
         "maxmemory-policy" if is("noeviction") => Meaning::Fulfilled,
         "maxmemory" | "maxmemory-policy" => {
@@ -264,7 +263,7 @@ mod tests {
     fn directives_become_options() {
         let file = "# a comment\n\nport 7000\nbind 127.0.0.1 -::1\nrequirepass \"a \\\"b\"\ntimeout 5\n\
                     appendonly no\nsave \"\"\nhz 20\n\
-                    slowlog-max-len 5\nclient-output-buffer-limit pubsub 64mb 16mb 90\ndir /var/lib/redis/\nprotected-mode no\n";
+                    slowlog-max-len 5\ndbfilename all.rdb\nrdbchecksum yes\nclient-output-buffer-limit pubsub 64mb 16mb 90\ndir /var/lib/redis/\nprotected-mode no\n";
         let (options, warnings) = parse(file).unwrap();
         let expected = [
             "--port=7000",
@@ -272,6 +271,7 @@ mod tests {
             "--requirepass=a \"b",
             "--idle-timeout=5",
             "--set=slowlog-max-len=5",
+            "--set=dbfilename=all.rdb",
             "--set=client-output-buffer-limit=pubsub 64mb 16mb 90",
             "--pool=/var/lib/redis/farbank.pool",
             "--unsafe-no-auth",

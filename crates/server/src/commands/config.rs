@@ -473,7 +473,7 @@ fn check<'a>(
             false => Err(ConfigError::NotAmong(config_tls::CLIENT_WORDS)),
         };
     }
-    if [FOLDER, FILE].contains(&name) {
+    if config_paths::named(name).is_some() {
         return match allowed {
             true => config_paths::check(name, value)
                 .map(|_| Vec::new())
@@ -540,6 +540,12 @@ fn check_live<'a>(
 pub(crate) fn apply(settings: &LiveSettings, parameters: &[LiveParameter]) {
     for parameter in parameters {
         // They were checked when they were parsed.
+        if let Some(name) = config_paths::named(&parameter.name) {
+            if let Ok(path) = config_paths::check(name, parameter.value.as_bytes()) {
+                settings.kept.set(name, path);
+            }
+            continue;
+        }
         let changes = check_live(settings, &parameter.name, parameter.value.as_bytes());
         for (setting, value) in changes.unwrap_or_default() {
             setting.store(value, Ordering::Relaxed);
@@ -558,7 +564,13 @@ impl FromStr for LiveParameter {
             return Err(format!("CONFIG SET cannot change a parameter {name:?}"));
         }
         let settings = LiveSettings::new(1, &ServerOptions::default());
-        check_live(&settings, &name, value.as_bytes()).map_err(|why| format!("{name}: {why}"))?;
+        let checked = match config_paths::named(&name) {
+            Some(name) => config_paths::check(name, value.as_bytes())
+                .map(drop)
+                .map_err(ConfigError::Fixed),
+            None => check_live(&settings, &name, value.as_bytes()).map(drop),
+        };
+        checked.map_err(|why| format!("{name}: {why}"))?;
         let value = value.to_owned();
         Ok(LiveParameter { name, value })
     }
@@ -613,7 +625,7 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         }
         let own = IGNORED.iter().find(|own| own.name == name);
         ignored.extend(own.and_then(|own| Some((name, ignored_value(own, value).ok()?))));
-        if [FOLDER, FILE].contains(&name) {
+        if config_paths::named(name).is_some() {
             ignored.extend(
                 config_paths::check(name, value)
                     .ok()
@@ -711,6 +723,7 @@ fn parameters<'a>(
 #[must_use]
 pub fn is_live(name: &str) -> bool {
     [EVENTS, OUTPUT_LIMIT, CHANNELS, PROTECTED_MODE].contains(&name)
+        || config_paths::named(name).is_some()
         || NUMBERS.iter().any(|number| number.name == name)
 }
 

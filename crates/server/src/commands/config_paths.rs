@@ -10,6 +10,11 @@ pub(super) const FOLDER: &str = "dir";
 pub(super) const FILE: &str = "dbfilename";
 const FILE_DEFAULT: &str = "dump.rdb";
 
+/// Returns the name of one of the two parameters.
+pub(super) fn named(name: &str) -> Option<&'static str> {
+    [FOLDER, FILE].into_iter().find(|own| *own == name)
+}
+
 /// The folder of backups: by default that of the pool. A pool in memory or on a device has none; its backups are in the
 /// working directory.
 pub(crate) fn save_folder(shared: &ServerShared<'_>) -> PathBuf {

@@ -21,6 +21,7 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -88,6 +89,7 @@ fn open_locked(path: &Path) -> Result<File, SaveError> {
     let of = |error| SaveError::File(path.into(), error);
     let mut options = OpenOptions::new();
     options.write(true).read(true).create(true).truncate(false);
+    options.mode(0o600); // As the pool: it has all keys and values.
     loop {
         let file = options.open(path).map_err(of)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use farbank_server::rdb::reader::{RdbEntry, RdbReader};
@@ -73,6 +74,8 @@ fn save_and_bgsave_write_every_key() {
     let file = fs::read(folder.path().join("other.rdb")).unwrap();
     assert_eq!(contents(&file).len(), 4);
     assert_eq!(names(folder.path()), ["dump.rdb", "other.rdb"]);
+    let file = fs::metadata(folder.path().join("other.rdb")).unwrap();
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
     assert_eq!(
         field(&mut client, "persistence", "rdb_last_bgsave_status"),
         "ok"
