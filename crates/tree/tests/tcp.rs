@@ -14,7 +14,8 @@ use farbank_fabric::{Fabric, GAddr, ServiceRequest};
 use farbank_pm::media::Mapped;
 use farbank_pm::rng::Rng;
 use farbank_tree::{
-    Client, Compute, Config, FillTarget, NodeFormat, NodeLayout, TreeError, create,
+    Client, Cluster, ClusterError, ClusterSettings, Compute, Config, FillTarget, NodeFormat,
+    NodeLayout, TreeError, TreeSettings, create,
 };
 
 const SERVERS: u16 = 2;
@@ -221,4 +222,55 @@ fn the_lock_of_a_dead_compute_server_is_taken_over() {
     });
     let taken_over = client.take_op().taken_over;
     assert!(taken_over > 0, "no lock was taken over");
+}
+
+#[test]
+fn memory_servers_with_data_of_another_structure_are_not_used() {
+    let (_servers, addresses) = start_servers();
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let creator = connect(&reactor, &addresses, 9);
+    // A tree without the descriptor that a cluster's tree has.
+    create(&config(checked()), SERVERS, &mut RemoteFill(&creator));
+    let cluster = Cluster::connect(ClusterSettings::new(addresses, key())).unwrap();
+    let created = cluster.create(&TreeSettings::default());
+    assert!(
+        matches!(created, Err(ClusterError::Occupied)),
+        "{created:?}"
+    );
+    let read = cluster.get(b"key");
+    assert!(matches!(read, Err(ClusterError::Occupied)), "{read:?}");
+}
+
+/// Several blocks and chunks that a client leaves are used by two later clients, each by one of them.
+#[test]
+fn memory_that_a_client_leaves_is_used_once() {
+    const KEYS: usize = 60;
+    let (_servers, addresses) = start_servers();
+    let connect = || Cluster::connect(ClusterSettings::new(addresses.clone(), key())).unwrap();
+    let value = |key: &str| key.as_bytes().repeat(1 + key.len() * 7);
+    let keys = |name: &'static str| (0..KEYS).map(move |n| format!("{name} {n:03}"));
+    let first = connect();
+    first.create(&TreeSettings::default()).unwrap();
+    for key in keys("first") {
+        first.put(key.as_bytes(), &value(&key)).unwrap();
+    }
+    for key in keys("first").skip(KEYS / 4) {
+        assert!(first.delete(key.as_bytes()).unwrap());
+    }
+    drop(first);
+    let (second, third) = (connect(), connect());
+    thread::scope(|scope| {
+        for (name, cluster) in [("other", &second), ("third", &third)] {
+            scope.spawn(move || {
+                for key in keys(name) {
+                    cluster.put(key.as_bytes(), &value(&key)).unwrap();
+                }
+            });
+        }
+    });
+    let kept = keys("first").take(KEYS / 4);
+    for key in kept.chain(keys("other")).chain(keys("third")) {
+        let found = second.get(key.as_bytes()).unwrap();
+        assert!(found == Some(value(&key)), "{key} has another value");
+    }
 }

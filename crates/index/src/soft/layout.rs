@@ -143,6 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_configuration_is_refused() {
+        let sound = SoftConfig::small().words();
+        for (word, wrong) in [(0, 0), (0, 41), (1, 0), (2, 17)] {
+            let mut words = [0; CONFIG_WORDS];
+            words[..4].copy_from_slice(&sound);
+            words[word] = wrong;
+            let opened = SoftConfig::of(&words);
+            let is_refused = matches!(opened, Err(OpenError::Damaged { .. }));
+            assert!(is_refused, "word {word} is {wrong}: {opened:?}");
+        }
+    }
+
+    #[test]
     fn flags_distinguish_free_torn_and_live_nodes() {
         for (first, last) in [(0, 0), (0x101, 1), (1, 0), (0x100, 1)] {
             let free = NodeFlags::of(first, last);

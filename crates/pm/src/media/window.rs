@@ -637,6 +637,30 @@ mod tests {
     }
 
     #[test]
+    fn each_unreadable_page_is_found_by_itself_across_the_words_of_the_bitmap() {
+        const PAGES: u64 = 200;
+        let mut window = Window::reserve(PAGE, HUGE).expect("a few addresses");
+        window.watch_faults(true).expect("an entry is free");
+        window
+            .extend(MapSource::Anonymous, PAGES * PAGE)
+            .expect("memory");
+        let marked = [1, 63, 64, 65, 127, 130, 199];
+        for page in marked {
+            let part = page * PAGE..(page + 1) * PAGE;
+            window.mark_unreadable(part).expect("it is mapped");
+        }
+        for page in 0..PAGES {
+            let at = Off(page * PAGE);
+            let expected = marked.contains(&page).then_some(at);
+            assert_eq!(
+                window.unreadable(at, PAGE as usize),
+                expected,
+                "page {page}"
+            );
+        }
+    }
+
+    #[test]
     fn touching_pages_one_by_one_changes_nothing() {
         let window = window(4 * PAGE, HUGE);
         window.word(Off(PAGE)).store(7, Ordering::Relaxed);
