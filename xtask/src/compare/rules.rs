@@ -52,6 +52,10 @@ const RULES: &[DifferenceRule] = &[
     ),
     rule("each server has its own cursors of SCAN", cursor),
     rule("RANDOMKEY picks any key", random_key),
+    rule(
+        "Redis refuses PSYNC in a pipeline whose replies it has not sent",
+        early_copy,
+    ),
     rule("ACL GENPASS is random", random_password),
     rule(
         "ACL LOG has the time, and the client's line of CLIENT LIST",
@@ -342,6 +346,9 @@ fn fewer_commands(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> b
     if farbank.is_error("ERR unknown subcommand") && !redis.is_error("ERR unknown") {
         return true;
     }
+    if asked.word(0) == b"module" {
+        return farbank.is_error("ERR unknown command");
+    }
     if matches!(
         asked.word(0).as_slice(),
         b"eval" | b"evalsha" | b"eval_ro" | b"evalsha_ro"
@@ -400,6 +407,12 @@ fn fewer_subcommands(redis: &Reply, farbank: &Reply) -> bool {
         matches!(name, b"client|setinfo" | b"client|no-touch")
     };
     a == b && !own.is_empty() && own.iter().all(|sub| subs.contains(sub) || newer(sub))
+}
+
+fn early_copy(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    asked.word(0) == b"psync"
+        && redis.is_error("ERR SYNC and PSYNC are invalid with pending output")
+        && farbank.is_error("ERR value is not an integer")
 }
 
 fn help(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
