@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use farbank_check::explore::computed_by_thread;
+use farbank_check::guarded;
 use farbank_pm::fault::{self, Fault};
 use farbank_pm::rng::Rng;
 
@@ -176,7 +177,14 @@ impl SearchPlan {
         for seed in seeds {
             let trial = self.trial(seed);
             run.schedules += 1;
-            match trial.run(seed) {
+            // A panic of the tree is a violation, too.
+            let ran = guarded(|| trial.run(seed)).unwrap_or_else(|said| {
+                Err(TrialViolation {
+                    what: said,
+                    history: Vec::new(),
+                })
+            });
+            match ran {
                 Ok(outcome) => run.add(&trial, &outcome),
                 Err(violation) => {
                     run.caught = Some(CaughtTrial {
