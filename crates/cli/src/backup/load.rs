@@ -9,6 +9,7 @@ use std::time::Instant;
 use clap::Args;
 use farbank::store::{DATABASES, Error, KEY_BYTES_MAX, Key, Session, VALUE_BYTES_MAX, Value};
 use farbank::{Db, Options, open as open_pool};
+use farbank_pm::media::sync_folder;
 use farbank_server::rdb::library_payload;
 use farbank_server::rdb::reader::{RdbEntry, RdbReader};
 use farbank_server::rdb::writer::RdbString;
@@ -17,7 +18,7 @@ use super::aof::{ExecutedCommands, with_executor};
 use super::output_file::OutputFile;
 use super::source::{Inspection, Source, is_rdb, now_ms, open, unreadable};
 use crate::common::existing::{close, open_existing};
-use crate::common::place::{ReadArgs, not_opened, refused};
+use crate::common::place::{ReadArgs, functions_file, not_opened, refused};
 use crate::common::progress::CommandProgress;
 use crate::common::{Failure, size};
 
@@ -117,13 +118,6 @@ impl ImportArgs {
     }
 }
 
-/// Returns the path of a pool's file of libraries.
-pub(super) fn functions_file(pool: &Path) -> PathBuf {
-    let mut file = pool.as_os_str().to_owned();
-    file.push(".functions");
-    file.into()
-}
-
 /// A new pool under another name, removed when dropped.
 struct UnfinishedPool {
     path: PathBuf,
@@ -149,9 +143,7 @@ impl UnfinishedPool {
         }
         std::fs::rename(&self.path, pool).map_err(of)?;
         self.is_complete = true;
-        let folder = pool.parent().filter(|p| !p.as_os_str().is_empty());
-        let folder = std::fs::File::open(folder.unwrap_or(Path::new(".")));
-        folder.and_then(|folder| folder.sync_all()).map_err(of)
+        sync_folder(pool).map_err(of)
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) use self::load::{ImportArgs, RestoreArgs};
 use self::output_file::OutputFile;
 use self::source::unreadable;
 use crate::common::existing::{close, open_existing};
-use crate::common::place::ReadArgs;
+use crate::common::place::{ReadArgs, functions_file};
 use crate::common::progress::CommandProgress;
 use crate::common::{Failure, size};
 
@@ -149,15 +149,7 @@ impl BackupArgs {
                 if failure.is_some() {
                     return;
                 }
-                let entry = RdbString {
-                    db: u32::from(key.db),
-                    key: key.bytes,
-                    value: item.bytes,
-                    expires_ms: item.meta.expires_ms,
-                    flags: item.meta.flags,
-                    kind: item.meta.kind,
-                };
-                failure = writer.string(&entry).err();
+                failure = writer.string(&RdbString::of(key, item)).err();
             });
             goes_on = step.map_err(Failure::failed)?;
             if let Some(error) = failure.take() {
@@ -332,7 +324,7 @@ fn receive_marked(input: &mut impl BufRead, mark: &[u8], out: &mut impl Write) -
 
 /// Returns the code of the libraries of a pool.
 fn libraries_of(pool: &Path) -> Result<Vec<Vec<u8>>, Failure> {
-    let file = load::functions_file(pool);
+    let file = functions_file(pool);
     match std::fs::read(&file) {
         Ok(payload) => library_codes(&payload)
             .ok_or_else(|| unreadable(&file, "the file of libraries is damaged")),

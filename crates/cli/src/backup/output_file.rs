@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use farbank_pm::media::sync_folder;
+
 use crate::common::Failure;
 
 /// A file that is being written under another name, and removed when dropped.
@@ -48,15 +50,12 @@ impl OutputFile {
 
     /// Makes the file durable and gives it its name.
     pub(super) fn publish(mut self) -> Result<(), Failure> {
-        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
         self.file
             .sync_all()
             .and_then(|()| fs::rename(&self.unfinished, &self.path))
             .map_err(|e| of(&self.path, &e))?;
         self.is_complete = true;
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(|e| of(folder, &e))
+        sync_folder(&self.path).map_err(|e| of(&self.path, &e))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
@@ -281,6 +281,13 @@ pub(crate) fn not_opened(path: &Path, error: impl fmt::Display, copy: bool) -> F
         error: format!("{}: {error}", path.display()),
         hint: copy.then(|| hint.to_owned()),
     }
+}
+
+/// Returns the path of the file beside `pool` that keeps the libraries of FUNCTION LOAD.
+pub(crate) fn functions_file(pool: &Path) -> PathBuf {
+    let mut file = pool.as_os_str().to_owned();
+    file.push(".functions");
+    file.into()
 }
 
 #[cfg(test)]

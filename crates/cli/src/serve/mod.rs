@@ -34,7 +34,7 @@ use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
 use crate::common::choice::described;
-use crate::common::place::{PoolPlace, StoreEngine, not_opened, refused, warn};
+use crate::common::place::{PoolPlace, StoreEngine, functions_file, not_opened, refused, warn};
 use crate::common::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -387,9 +387,7 @@ impl ServeArgs {
         if self.pool == Path::new("none") || pool.exists() && !pool.is_file() {
             return None;
         }
-        let mut file = pool.as_os_str().to_owned();
-        file.push(".functions");
-        Some(file.into())
+        Some(functions_file(pool))
     }
 
     fn bind(&self) -> Result<Server, Failure> {

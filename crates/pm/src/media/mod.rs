@@ -58,7 +58,7 @@ pub use mapped::Mapped;
 pub use open::{AnyMedium, create_path, device_bytes, open_path, prepare_path};
 pub use open_error::OpenError;
 pub use open_options::{OpenOptions, SyncPolicy, WaitNotice};
-pub use pool_path::PendingPath;
+pub use pool_path::{PendingPath, sync_folder};
 pub use reader::ReadMode;
 pub use space::{FileIo, KernelIo, Progress, file_id};
 

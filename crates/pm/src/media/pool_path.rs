@@ -128,8 +128,12 @@ fn rename_new(from: &Path, to: &Path) -> Result<(), Errno> {
     }
 }
 
-/// Makes the names in the directory of `path` durable.
-fn sync_folder(path: &Path) -> io::Result<()> {
+/// Makes the names in the directory of `path` durable: a file that was created, renamed or removed there stays so after a power
+/// cut.
+///
+/// # Errors
+/// The directory cannot be opened or synced.
+pub fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

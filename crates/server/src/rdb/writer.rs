@@ -13,6 +13,7 @@
 use std::io::{self, Write};
 
 use crc::{Digest, Table};
+use farbank_store::{Key, StoredItem};
 
 use super::{
     CHECKSUM, OPCODE_AUX, OPCODE_EOF, OPCODE_EXPIRES_MS, OPCODE_LIBRARY, OPCODE_RESIZE,
@@ -40,6 +41,21 @@ pub struct RdbString<'a> {
     pub flags: u32,
     /// The value's kind in the store: 0, or marks of memcached's meta commands.
     pub kind: u8,
+}
+
+impl<'a> RdbString<'a> {
+    /// Returns the entry of a key and its value.
+    #[must_use]
+    pub fn of(key: Key<'a>, item: StoredItem<'a>) -> RdbString<'a> {
+        RdbString {
+            db: u32::from(key.db),
+            key: key.bytes,
+            value: item.bytes,
+            expires_ms: item.meta.expires_ms,
+            flags: item.meta.flags,
+            kind: item.meta.kind,
+        }
+    }
 }
 
 /// Writes an RDB file to `W`.

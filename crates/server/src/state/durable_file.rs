@@ -12,6 +12,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use farbank_pm::media::sync_folder;
+
 /// Replaces `file` by one with `bytes`, which only the server's user can read. The new file is durable when this
 /// returns.
 ///
@@ -26,6 +28,5 @@ pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
     written.write_all(bytes)?;
     written.sync_all()?;
     fs::rename(&temporary, file)?;
-    let folder = file.parent().filter(|folder| *folder != Path::new(""));
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    sync_folder(file)
 }

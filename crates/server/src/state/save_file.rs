@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use farbank_pm::media::sync_folder;
 use farbank_store::{Backup, Error};
 use rustix::fs::{FlockOperation, flock};
 
@@ -144,11 +145,7 @@ pub(crate) fn save(
         let of = |error| SaveError::File(path.into(), error);
         file.sync_all().map_err(of)?;
         fs::rename(&unfinished, path).map_err(of)?;
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(of)?;
-        folder.sync_all().map_err(of)?;
+        sync_folder(path).map_err(of)?;
         Ok(saved)
     });
     match &saved {
@@ -198,15 +195,7 @@ pub(crate) fn write(
                 return;
             }
             keys += 1;
-            let entry = RdbString {
-                db: u32::from(key.db),
-                key: key.bytes,
-                value: item.bytes,
-                expires_ms: item.meta.expires_ms,
-                flags: item.meta.flags,
-                kind: item.meta.kind,
-            };
-            failure = writer.string(&entry).err();
+            failure = writer.string(&RdbString::of(key, item)).err();
         });
         if let Some(error) = failure.take() {
             return Err(of(error));
