@@ -18,7 +18,7 @@ use super::text;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::state::save_file::{self, SaveError};
-use crate::state::saves::{BegunCopy, COPIES_MAX};
+use crate::state::saves::{BegunCopy, COPIES_MAX, SaveJob};
 
 const RUNNING: CommandError = CommandError::Fixed("ERR Background save already in progress");
 
@@ -70,7 +70,9 @@ pub(super) fn bgsave(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
         _ => return Err(SYNTAX),
     }
     let backup = begin(ctx)?;
-    ctx.shared.saves.begin(backup, save_path(ctx.shared));
+    ctx.shared.saves.begin();
+    let job = SaveJob::File(backup, save_path(ctx.shared));
+    ctx.shared.threads.saves().push(job);
     reply::simple(ctx.out, "Background saving started");
     Ok(())
 }

@@ -347,7 +347,6 @@ impl Server {
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
-            parts.shared.saves.close();
             for thread in [long, expiry_events, backups] {
                 if let Err(panic) = thread.join() {
                     std::panic::resume_unwind(panic);

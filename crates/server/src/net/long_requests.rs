@@ -131,7 +131,7 @@ fn pass_on(shared: &ServerShared<'_>, conn: &mut Connection, copy: BegunCopy) {
             };
             shared.saves.copies.fetch_add(1, Ordering::Relaxed);
             shared.saves.copies_now.fetch_add(1, Ordering::Relaxed);
-            shared.saves.push(SaveJob::Copy(request));
+            shared.threads.saves().push(SaveJob::Copy(request));
         }
         Err(error) => tracing::error!(%error, "cannot pass a connection on; closing it"),
     }

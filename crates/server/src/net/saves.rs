@@ -26,10 +26,7 @@ use crate::commands::config_paths::{save_folder, save_path};
 use crate::state::save_file::{self, SaveError, remove_leftover};
 use crate::state::saves::{CopyRequest, SaveJob};
 use crate::state::shared::ServerShared;
-use crate::state::threads::ServerThreads;
 
-/// How often the thread checks whether the server stops.
-const IDLE: Duration = Duration::from_millis(200);
 /// How long a client may read nothing before its connection is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Bytes that are sent at a time.
@@ -45,19 +42,17 @@ pub(super) fn run(parts: &ServerParts<'_>) {
     }
     remove_leftover(&save_path(shared));
     let stop = Arc::new(AtomicBool::new(false));
-    while !parts.pool.is_stopping() {
-        match shared.saves.next(IDLE) {
-            None => {}
-            Some(SaveJob::File(backup, path)) => {
+    while let Some(job) = parts.pool.saves.next() {
+        match job {
+            SaveJob::File(backup, path) => {
                 let began = Instant::now();
                 let ended = save_file::save(shared, backup, &path, true);
                 note_end(shared, &path, began, ended);
             }
-            Some(SaveJob::Copy(request)) => send_copy(shared, request, &stop),
+            SaveJob::Copy(request) => send_copy(shared, request, &stop),
         }
     }
     stop.store(true, Ordering::Relaxed);
-    shared.saves.close();
 }
 
 /// Records how BGSAVE has ended.

@@ -14,6 +14,7 @@ use crate::lock::lock;
 use crate::state::clients::ClientInfo;
 use crate::state::expiries::Expiries;
 use crate::state::messages::{Delivery, Publication};
+use crate::state::saves::SaveQueue;
 use crate::state::threads::ServerThreads;
 
 /// Handles of all workers, the queue of long requests, and the stop signal. Outlives the server, because the store
@@ -23,6 +24,7 @@ pub(super) struct WorkerPool {
     pub(super) accept_waker: Waker,
     pub(super) long: LongRequests,
     pub(super) expiries: Expiries,
+    pub(super) saves: SaveQueue,
     pub(super) handshakes: HandshakeQueue,
     stopping: AtomicBool,
 }
@@ -38,6 +40,7 @@ impl WorkerPool {
             accept_waker,
             long: LongRequests::default(),
             expiries: Expiries::default(),
+            saves: SaveQueue::default(),
             handshakes,
             stopping: AtomicBool::new(false),
         }
@@ -101,6 +104,7 @@ impl ServerThreads for WorkerPool {
         wake(&self.accept_waker);
         self.long.wake();
         self.expiries.wake();
+        self.saves.close();
         self.handshakes.wake();
         self.wake_workers();
     }
@@ -111,6 +115,10 @@ impl ServerThreads for WorkerPool {
 
     fn expiries(&self) -> &Expiries {
         &self.expiries
+    }
+
+    fn saves(&self) -> &SaveQueue {
+        &self.saves
     }
 
     fn wake(&self) {

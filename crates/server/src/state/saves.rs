@@ -40,16 +40,47 @@ pub(crate) struct BegunCopy {
 }
 
 #[derive(Default)]
-struct JobQueue {
+struct QueueState {
     jobs: VecDeque<SaveJob>,
     is_closed: bool,
+}
+
+/// The jobs that the thread of backups has not begun.
+#[derive(Default)]
+pub(crate) struct SaveQueue {
+    state: Mutex<QueueState>,
+    changed: Condvar,
+}
+
+impl SaveQueue {
+    /// Queues a job. A closed queue drops it.
+    pub(crate) fn push(&self, job: SaveJob) {
+        let mut state = lock(&self.state);
+        if !state.is_closed {
+            state.jobs.push_back(job);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits for the next job. `None`: the queue is closed.
+    pub(crate) fn next(&self) -> Option<SaveJob> {
+        let is_idle = |state: &mut QueueState| state.jobs.is_empty() && !state.is_closed;
+        let waited = self.changed.wait_while(lock(&self.state), is_idle);
+        ignore_poison(waited).jobs.pop_front()
+    }
+
+    /// Drops the queued jobs and accepts no more: the server stops.
+    pub(crate) fn close(&self) {
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        state.jobs.clear();
+        self.changed.notify_all();
+    }
 }
 
 /// The state of backups.
 #[derive(Default)]
 pub(crate) struct Saves {
-    jobs: Mutex<JobQueue>,
-    arrived: Condvar,
     /// Whether BGSAVE's backup is waiting or being written, and since when.
     began: Mutex<Option<Instant>>,
     has_failed: AtomicBool,
@@ -68,35 +99,9 @@ pub(crate) struct Saves {
 }
 
 impl Saves {
-    /// Queues BGSAVE's backup.
-    pub(crate) fn begin(&self, backup: Box<dyn Backup>, path: PathBuf) {
+    /// Records that BGSAVE's backup is queued.
+    pub(crate) fn begin(&self) {
         *lock(&self.began) = Some(Instant::now());
-        self.push(SaveJob::File(backup, path));
-    }
-
-    /// Queues a job.
-    pub(crate) fn push(&self, job: SaveJob) {
-        let mut queue = lock(&self.jobs);
-        if !queue.is_closed {
-            queue.jobs.push_back(job);
-            self.arrived.notify_one();
-        }
-    }
-
-    /// Takes the next job, waiting for `patience` at most, or until the queue is closed.
-    pub(crate) fn next(&self, patience: Duration) -> Option<SaveJob> {
-        let queue = lock(&self.jobs);
-        let is_idle = |queue: &mut JobQueue| queue.jobs.is_empty() && !queue.is_closed;
-        let waited = self.arrived.wait_timeout_while(queue, patience, is_idle);
-        ignore_poison(waited).0.jobs.pop_front()
-    }
-
-    /// Drops the queued jobs and accepts no more: the server stops.
-    pub(crate) fn close(&self) {
-        let mut queue = lock(&self.jobs);
-        queue.is_closed = true;
-        queue.jobs.clear();
-        self.arrived.notify_all();
     }
 
     /// Records how BGSAVE's backup has ended. `None`: it was given up for a reason that is no failure.

@@ -2,6 +2,7 @@
 
 use super::clients::ClientInfo;
 use super::expiries::Expiries;
+use super::saves::SaveQueue;
 
 /// The threads of a running server.
 pub(crate) trait ServerThreads: Sync {
@@ -13,6 +14,9 @@ pub(crate) trait ServerThreads: Sync {
 
     /// Keys that expire soon, which the thread of expiries publishes.
     fn expiries(&self) -> &Expiries;
+
+    /// The jobs of the thread of backups.
+    fn saves(&self) -> &SaveQueue;
 
     /// Wakes all workers, for example because a pause has ended.
     fn wake(&self);
