@@ -26,8 +26,6 @@ pub const OK: c_int = 0;
 pub const NO: c_int = 1;
 /// `FARBANK_TREE_ERROR`: the operation failed.
 pub const ERROR: c_int = -1;
-/// Keys that a scan has in memory at once.
-const PAGE: usize = 256;
 
 /// `farbank_tree`: a connection to a tree.
 pub struct Tree(Cluster);
@@ -302,45 +300,20 @@ pub unsafe extern "C" fn farbank_tree_scan(
         // SAFETY: the caller guarantees both bounds.
         let (from, before) = unsafe {
             let given = |bound: *const Bytes| bound.as_ref().map(|bound| bound.get());
-            (given(from), given(before))
+            (
+                given(from).map_or(Bound::Unbounded, Bound::Included),
+                given(before).map_or(Bound::Unbounded, Bound::Excluded),
+            )
         };
         let call = |key: &[u8], value: &[u8]| {
             // SAFETY: the caller guarantees the function.
             unsafe { each(to, Bytes::borrowed(key), Bytes::borrowed(value)) == 0 }
         };
-        scan_pages(tree, (from, before), is_reverse != 0, count, call)
+        let scanned = tree.scan_each(from, before, is_reverse != 0, count, call);
+        scanned.map(|()| OK).map_err(text)
     };
     // SAFETY: the caller guarantees the tree.
     unsafe { on_tree(tree, scan) }
-}
-
-/// Calls `each` for at most `count` keys, until it returns false.
-fn scan_pages(
-    tree: &Cluster,
-    (from, before): (Option<&[u8]>, Option<&[u8]>),
-    is_reverse: bool,
-    count: usize,
-    mut each: impl FnMut(&[u8], &[u8]) -> bool,
-) -> Result<c_int, String> {
-    let mut reached: Option<Vec<u8>> = None;
-    let mut left = count;
-    while left > 0 {
-        let reached_bound = reached.as_deref().map(Bound::Excluded);
-        let from = from.map_or(Bound::Unbounded, Bound::Included);
-        let before = before.map_or(Bound::Unbounded, Bound::Excluded);
-        let wanted = left.min(PAGE);
-        let page = match is_reverse {
-            false => tree.scan(reached_bound.unwrap_or(from), before, wanted),
-            true => tree.scan_down(from, reached_bound.unwrap_or(before), wanted),
-        };
-        let page = page.map_err(text)?;
-        if !page.iter().all(|(key, value)| each(key, value)) || page.len() < wanted {
-            break;
-        }
-        left -= page.len();
-        reached = page.into_iter().next_back().map(|(key, _)| key);
-    }
-    Ok(OK)
 }
 
 /// `farbank_tree_free`.

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use clap::{Args, value_parser};
-use farbank_check::child::RunFailure;
 use farbank_check::cluster::{
     self, ClusterAnswer, ClusterCall, ClusterFigures, ClusterLine, key_bytes, key_number,
     monotonic_ns, value_bytes, value_id,
@@ -17,6 +16,7 @@ use farbank_check::cluster::{
 use farbank_pm::rng::Rng;
 use farbank_tree::{CasOutcome, Cluster, ClusterError, ClusterSettings, KeyValue};
 
+use super::ended::{CheckFigures, CheckReport, in_memory};
 use crate::common::{Failure, read_key};
 
 const EXAMPLES: &str = "\
@@ -52,7 +52,7 @@ pub(crate) struct CheckClusterArgs {
 
 impl CheckClusterArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let folder = super::ended::in_memory("cluster");
+        let folder = in_memory("cluster");
         let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", folder.display()));
         std::fs::create_dir(&folder).map_err(failed)?;
         let program = std::env::current_exe()
@@ -66,65 +66,54 @@ impl CheckClusterArgs {
             calls: self.calls,
             seed: self.seed,
         };
-        let every = (self.cycles / 10).max(1);
-        let ran = cluster::run(&options, &mut |figures| {
-            if !self.json && figures.cycles % every == 0 {
-                println!("{}", line(figures));
-            }
-        });
-        let figures = ran.map_err(|failure| self.broken(failure, &folder))?;
-        std::fs::remove_dir_all(&folder).map_err(failed)?;
-        match self.json {
-            true => println!("{}", json(&figures)),
-            false => println!("check cluster: holds; {}", line(&figures)),
-        }
-        Ok(())
-    }
-
-    /// Reports a failed check. The pools are kept for inspection.
-    fn broken(&self, failure: RunFailure, folder: &std::path::Path) -> Failure {
-        let what = super::ended::described("cluster", failure);
-        if self.json {
-            let object = serde_json::json!({ "check": "cluster", "holds": false, "what": what });
-            println!("{object}");
-        }
-        let hint = format!("the pools are kept in {} for inspection", folder.display());
-        Failure::Failed {
-            error: what,
-            hint: Some(hint),
-        }
+        let report = CheckReport {
+            check: "cluster",
+            cycles: self.cycles,
+            json: self.json,
+            kept: &folder,
+        };
+        report.run(
+            |progress| cluster::run(&options, progress),
+            |folder| std::fs::remove_dir_all(folder),
+        )
     }
 }
 
-fn line(figures: &ClusterFigures) -> String {
-    format!(
-        "{} cycles ({} kills and {} pauses of compute processes, {} restarts of memory servers), {} calls answered, {} failed, {} \
+impl CheckFigures for ClusterFigures {
+    fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "{} cycles ({} kills and {} pauses of compute processes, {} restarts of memory servers), {} calls answered, {} failed, {} \
          in flight at a kill, {} locks taken over, {} nodes mended, {} histories linearizable, {} not decided, longest call of \
          another process {:.0} ms; {:.1} s",
-        figures.cycles,
-        figures.kills,
-        figures.pauses,
-        figures.restarts,
-        figures.answered,
-        figures.failed,
-        figures.in_flight,
-        figures.taken_over,
-        figures.mended,
-        figures.histories,
-        figures.given_up,
-        figures.longest.as_secs_f64() * 1e3,
-        figures.elapsed.as_secs_f64(),
-    )
-}
+            self.cycles,
+            self.kills,
+            self.pauses,
+            self.restarts,
+            self.answered,
+            self.failed,
+            self.in_flight,
+            self.taken_over,
+            self.mended,
+            self.histories,
+            self.given_up,
+            self.longest.as_secs_f64() * 1e3,
+            self.elapsed.as_secs_f64(),
+        )
+    }
 
-fn json(figures: &ClusterFigures) -> serde_json::Value {
-    serde_json::json!({
-        "check": "cluster", "holds": true, "cycles": figures.cycles, "kills": figures.kills, "pauses": figures.pauses,
-        "restarts": figures.restarts, "answered": figures.answered, "failed": figures.failed, "in_flight": figures.in_flight,
-        "taken_over": figures.taken_over, "mended": figures.mended, "histories": figures.histories,
-        "given_up": figures.given_up, "longest_ms": figures.longest.as_secs_f64() * 1e3,
-        "elapsed_s": figures.elapsed.as_secs_f64(),
-    })
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "check": "cluster", "holds": true, "cycles": self.cycles, "kills": self.kills, "pauses": self.pauses,
+            "restarts": self.restarts, "answered": self.answered, "failed": self.failed, "in_flight": self.in_flight,
+            "taken_over": self.taken_over, "mended": self.mended, "histories": self.histories,
+            "given_up": self.given_up, "longest_ms": self.longest.as_secs_f64() * 1e3,
+            "elapsed_s": self.elapsed.as_secs_f64(),
+        })
+    }
 }
 
 /// The compute process of `check cluster`: executes the rounds that it reads from standard input, and prints its calls.

@@ -1,4 +1,4 @@
-//! Code shared by the checks that kill or stop a real server: the server, its pool, and the report of a failure.
+//! Code shared by the checks that kill or stop real processes: the server, its pool, and the report of a check.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -97,13 +97,41 @@ impl EndedServerArgs {
         })
     }
 
-    /// Runs a check, prints a line at every tenth of the cycles and the result, and removes the pool if the check
-    /// holds.
+    /// Runs a check, and removes the pool if the check holds.
     pub(super) fn run<F: CheckFigures>(
         &self,
         check: &str,
         pool: &Path,
         run: impl FnOnce(&mut dyn FnMut(&F)) -> Result<F, child::RunFailure>,
+    ) -> Result<(), Failure> {
+        let report = CheckReport {
+            check,
+            cycles: self.cycles,
+            json: self.json,
+            kept: pool,
+        };
+        report.run(run, |pool| std::fs::remove_file(pool))
+    }
+}
+
+/// How a check of cycles reports.
+pub(super) struct CheckReport<'a> {
+    /// Name of the check.
+    pub(super) check: &'a str,
+    /// Number of cycles.
+    pub(super) cycles: u64,
+    /// Whether the result is one JSON object on the last line.
+    pub(super) json: bool,
+    /// What is kept for inspection if the check fails: a pool, or a folder with several.
+    pub(super) kept: &'a Path,
+}
+
+impl CheckReport<'_> {
+    /// Runs the check, prints a line at every tenth of the cycles and the result, and calls `remove` if the check holds.
+    pub(super) fn run<F: CheckFigures>(
+        &self,
+        run: impl FnOnce(&mut dyn FnMut(&F)) -> Result<F, child::RunFailure>,
+        remove: impl FnOnce(&Path) -> std::io::Result<()>,
     ) -> Result<(), Failure> {
         let every = (self.cycles / 10).max(1);
         let ran = run(&mut |figures| {
@@ -111,18 +139,19 @@ impl EndedServerArgs {
                 println!("{}", figures.line());
             }
         });
-        let figures = ran.map_err(|failure| self.broken(check, failure, pool))?;
-        std::fs::remove_file(pool)
-            .map_err(|e| Failure::failed(format!("cannot remove {}: {e}", pool.display())))?;
+        let figures = ran.map_err(|failure| self.broken(failure))?;
+        remove(self.kept)
+            .map_err(|e| Failure::failed(format!("cannot remove {}: {e}", self.kept.display())))?;
         match self.json {
             true => println!("{}", figures.json()),
-            false => println!("check {check}: holds; {}", figures.line()),
+            false => println!("check {}: holds; {}", self.check, figures.line()),
         }
         Ok(())
     }
 
-    /// Reports a failed check. The pool is kept for inspection.
-    fn broken(&self, check: &str, failure: child::RunFailure, pool: &Path) -> Failure {
+    /// Reports a failed check.
+    fn broken(&self, failure: child::RunFailure) -> Failure {
+        let check = self.check;
         let what = described(check, failure);
         if self.json {
             println!(
@@ -130,15 +159,16 @@ impl EndedServerArgs {
                 serde_json::json!({ "check": check, "holds": false, "what": what })
             );
         }
-        let hint = pool
+        let kept = self.kept;
+        let hint = kept
             .exists()
-            .then(|| format!("the pool is kept in {} for inspection", pool.display()));
+            .then(|| format!("the pool is kept in {} for inspection", kept.display()));
         Failure::Failed { error: what, hint }
     }
 }
 
 /// Describes a failed check. Prints the history of a violation.
-pub(super) fn described(check: &str, failure: child::RunFailure) -> String {
+fn described(check: &str, failure: child::RunFailure) -> String {
     match failure {
         child::RunFailure::Broken(why) => why.to_string(),
         child::RunFailure::Violation(violation) => {

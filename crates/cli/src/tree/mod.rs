@@ -355,8 +355,10 @@ impl ScanArgs {
         let cluster = self.cluster.connect()?;
         let from = self.from.as_deref().map(OsStr::as_bytes);
         let to = self.to.as_deref().map(OsStr::as_bytes);
-        let range = (from, to, self.reverse);
-        scan(&cluster, range, self.count, |key, value| {
+        let from = from.map_or(Bound::Unbounded, Bound::Included);
+        let to = to.map_or(Bound::Unbounded, Bound::Excluded);
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
+        let scanned = cluster.scan_each(from, to, self.reverse, count, |key, value| {
             match self.cluster.json {
                 true if self.keys_only => {
                     print_json(&serde_json::json!({ "key": json::text(key) }))
@@ -367,41 +369,10 @@ impl ScanArgs {
                 false if self.keys_only => write_bytes_or_end(&[key, b"\n"]),
                 false => write_bytes_or_end(&[key, b"\t", value, b"\n"]),
             }
-        })
+            true
+        });
+        scanned.map_err(failed)
     }
-}
-
-/// Calls `each` for at most `count` keys of a range: from a key to before another, in reverse order if the last part says so.
-fn scan(
-    cluster: &Cluster,
-    (from, to, is_reverse): (Option<&[u8]>, Option<&[u8]>, bool),
-    count: u64,
-    mut each: impl FnMut(&[u8], &[u8]),
-) -> Result<(), Failure> {
-    /// Keys that are in memory at once.
-    const PAGE: u64 = 256;
-    let mut last: Option<Vec<u8>> = None;
-    let mut left = count;
-    while left > 0 {
-        let reached = last.as_deref().map(Bound::Excluded);
-        let from = from.map_or(Bound::Unbounded, Bound::Included);
-        let to = to.map_or(Bound::Unbounded, Bound::Excluded);
-        let wanted = left.min(PAGE);
-        let page = match is_reverse {
-            false => cluster.scan(reached.unwrap_or(from), to, wanted as usize),
-            true => cluster.scan_down(from, reached.unwrap_or(to), wanted as usize),
-        };
-        let page = page.map_err(failed)?;
-        for (key, value) in &page {
-            each(key, value);
-        }
-        left -= page.len() as u64;
-        if (page.len() as u64) < wanted {
-            break;
-        }
-        last = page.into_iter().next_back().map(|(key, _)| key);
-    }
-    Ok(())
 }
 
 impl StatArgs {
@@ -410,10 +381,13 @@ impl StatArgs {
         let info = cluster.info().map_err(failed)?;
         let (mut keys, mut bytes) = (0_u64, 0_u64);
         if self.keys {
-            scan(&cluster, (None, None, false), u64::MAX, |_, value| {
+            let all = Bound::Unbounded;
+            let scanned = cluster.scan_each(all, all, false, usize::MAX, |_, value| {
                 keys += 1;
                 bytes += value.len() as u64;
-            })?;
+                true
+            });
+            scanned.map_err(failed)?;
         }
         let counted = self.keys.then_some((keys, bytes));
         let stats = cluster.stats().map_err(failed)?;

@@ -448,8 +448,8 @@ impl Cluster {
     }
 
     /// Returns at most `count` keys from `from` to `to`, with their values, sorted by key. The result is not atomic: a key
-    /// that is written meanwhile may or may not be in it. The result is in memory; to read a long range, call this with a
-    /// limited `count` and continue from [`Bound::Excluded`] of the last key.
+    /// that is written meanwhile may or may not be in it. The result is in memory; for a long range, use
+    /// [`Cluster::scan_each`].
     ///
     /// # Errors
     /// As for [`Cluster::get`].
@@ -474,6 +474,40 @@ impl Cluster {
         count: usize,
     ) -> Result<Vec<KeyValue>, ClusterError> {
         self.scan_in(Direction::Down, from, to, count)
+    }
+
+    /// Calls `each` for at most `count` keys from `from` to `to`, with their values, until it returns false: in ascending order, or
+    /// in descending order if `is_down`. Reads the range in parts, so that it needs little memory. Not atomic, like
+    /// [`Cluster::scan`].
+    ///
+    /// # Errors
+    /// As for [`Cluster::get`].
+    pub fn scan_each(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        is_down: bool,
+        count: usize,
+        mut each: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), ClusterError> {
+        /// Keys that are in memory at once.
+        const PART: usize = 256;
+        let mut reached: Option<Vec<u8>> = None;
+        let mut left = count;
+        while left > 0 {
+            let after = reached.as_deref().map(Bound::Excluded);
+            let wanted = left.min(PART);
+            let part = match is_down {
+                false => self.scan(after.unwrap_or(from), to, wanted)?,
+                true => self.scan_down(from, after.unwrap_or(to), wanted)?,
+            };
+            if !part.iter().all(|(key, value)| each(key, value)) || part.len() < wanted {
+                break;
+            }
+            left -= part.len();
+            reached = part.into_iter().next_back().map(|(key, _)| key);
+        }
+        Ok(())
     }
 
     fn scan_in(
