@@ -3,7 +3,8 @@
 //! ```text
 //!   begin CLIENT NS KEY get | put VALUE | delete | swap EXPECTED NEW | scan up COUNT | scan down COUNT
 //!   end CLIENT NS found VALUE | removed 0 | removed 1 | stored | entries KEY=VALUE,... | failed TEXT
-//!   done TAKEN_OVER MENDED                                        the round has ended, with counts since the last one
+//!   done TAKEN_OVER MENDED                                        the round has ended, with counts since the last one;
+//!                                                                 the first: the process is connected
 //! ```
 //!
 //! A value is its id, or `-` for the absence of the key. A process writes each line at once, `begin` before the call, so that a

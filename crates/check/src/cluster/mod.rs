@@ -220,7 +220,7 @@ impl Cluster<'_> {
         files.create_tree(&addresses)?;
         let compute = (0..options.processes)
             .map(|_| ComputeProcess::start(&files, &addresses, options.clients));
-        Ok(Cluster {
+        let mut cluster = Cluster {
             options,
             compute: compute.collect::<Result<_, _>>()?,
             files,
@@ -228,7 +228,11 @@ impl Cluster<'_> {
             addresses,
             taken_over: 0,
             mended: 0,
-        })
+        };
+        for number in 0..options.processes {
+            cluster.end_round(number)?;
+        }
+        Ok(cluster)
     }
 
     /// Runs a round of calls with a fault. Returns the calls.
@@ -261,11 +265,10 @@ impl Cluster<'_> {
                 self.memory[number].restart(&self.files, lease_server)?;
             }
         }
+        // A process that was started in place of a killed one ends the round when it is connected.
         for number in 0..self.compute.len() {
-            if fault != CycleFault::Kill(number) {
-                let lines = self.end_round(number)?;
-                calls.extend(collect(number as u64, lines));
-            }
+            let lines = self.end_round(number)?;
+            calls.extend(collect(number as u64, lines));
         }
         Ok(calls)
     }

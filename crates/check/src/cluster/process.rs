@@ -178,7 +178,7 @@ pub(super) struct ComputeProcess {
 }
 
 impl ComputeProcess {
-    /// Starts a process with `clients` clients of the tree.
+    /// Starts a process with `clients` clients of the tree. Its connection to the memory servers is its first round.
     pub(super) fn start(
         files: &ClusterFiles,
         addresses: &str,
@@ -204,7 +204,7 @@ impl ComputeProcess {
             child,
             stdin,
             printed,
-            rounds: 0,
+            rounds: 1,
         })
     }
 

@@ -131,6 +131,10 @@ impl CheckClusterClientArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         let settings = ClusterSettings::new(self.servers, read_key(&self.key_file)?);
         let cluster = Cluster::connect(settings).map_err(Failure::failed)?;
+        print(&ClusterLine::Done {
+            taken_over: 0,
+            mended: 0,
+        });
         let mut counted = (0, 0);
         for command in std::io::stdin().lock().lines() {
             let command = command.map_err(Failure::failed)?;
