@@ -70,7 +70,7 @@ pub(super) fn bgsave(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
         _ => return Err(SYNTAX),
     }
     let backup = begin(ctx)?;
-    ctx.shared.saves.begin();
+    ctx.shared.saves.begin(backup.keys().iter().sum());
     let job = SaveJob::File(backup, save_path(ctx.shared));
     ctx.shared.threads.saves().push(job);
     reply::simple(ctx.out, "Background saving started");

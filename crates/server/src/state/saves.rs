@@ -99,8 +99,9 @@ pub(crate) struct Saves {
 }
 
 impl Saves {
-    /// Records that BGSAVE's backup is queued.
-    pub(crate) fn begin(&self) {
+    /// Records that BGSAVE's backup, of `keys` keys, is queued.
+    pub(crate) fn begin(&self, keys: u64) {
+        self.note_progress(0, keys, 0);
         *lock(&self.began) = Some(Instant::now());
     }
 

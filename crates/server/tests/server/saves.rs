@@ -145,6 +145,7 @@ fn only_one_backup_is_written_at_a_time() {
         field(&mut client, "persistence", "current_save_keys_total"),
         "2000"
     );
+    wait_until(|| field(&mut client, "persistence", "current_save_keys_processed") != "0");
     let size = fs::metadata(folder.path().join("dump.rdb.saving"))
         .unwrap()
         .len();
