@@ -19,12 +19,13 @@ use crate::run::{cargo, farbank};
 use crate::zero_cost;
 
 /// Targets of `farbank check crash`, with the operations per seed. Targets whose seeds run long have fewer operations.
-const TARGETS: [(&str, &str); 13] = [
+const TARGETS: [(&str, &str); 14] = [
     ("kv", "6"),
     ("kv-alone", "6"),
     ("kv-large", "3"),
     ("kv-classes", "6"),
     ("kv-slices", "6"),
+    ("kv-checkpoint", "6"),
     ("mdb", "12"),
     ("cceh", "60"),
     ("clht", "60"),

@@ -159,6 +159,7 @@ pub(crate) fn crash(size: RunSize) -> Result<(), String> {
     for (mode, seeds) in CLASSES_SEEDS {
         kv("kv-classes", mode, seeds)?;
         kv("kv-slices", mode, seeds)?;
+        kv("kv-checkpoint", mode, seeds)?;
     }
     for (mode, seeds) in LARGE_SEEDS {
         kv("kv-large", mode, seeds)?;
@@ -234,6 +235,7 @@ pub(crate) fn faults(_: RunSize) -> Result<(), String> {
         ("mdb", None),
         ("kv-large", Some("kv.")),
         ("kv-slices", Some("kv.slice_")),
+        ("kv-checkpoint", Some("kv.checkpoint_")),
     ];
     let commands = engines.into_iter().chain(tables).map(|(target, only)| {
         let mut command = Command::new(&binary);

@@ -2,7 +2,8 @@
 //!
 //! A pool is filled until its live records are a given share of its capacity. Then random keys are overwritten until
 //! three times the pool's bytes were written. So its segments hold dead records of all ages, as in a long-running
-//! server. Dropping the store stands for a kill: it leaves no snapshot. The cleaner runs in the background.
+//! server. Dropping the store stands for a kill: it leaves no snapshot. Before each kill, a random number of keys is
+//! overwritten, so that the kill comes at any time between two checkpoints. The cleaner runs in the background.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ const OVERWRITTEN: u64 = 3;
 const RESERVED_BYTES: u64 = 32 << 20;
 /// Updates per commit.
 const BATCH: u64 = 64;
-/// Time the store idles before it is closed or dropped, so that background work is done.
+/// Time the store idles before it is closed, so that background work is done.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Runs the experiment with `keys` live keys, on a file at `path`.
@@ -33,6 +34,7 @@ pub(crate) fn run(
     report: &mut Report,
     watch: ProgressFn<'_>,
 ) -> Result<(), Error> {
+    let mut rng = Rng::new(keys);
     for share in SHARES {
         let live_bytes = keys * LOAD_RECORD_BYTES;
         let pool_bytes = live_bytes * 100 / share / 15 * 16 + RESERVED_BYTES;
@@ -50,10 +52,15 @@ pub(crate) fn run(
             let mut records_read = 0;
             for open in 0..OPENS {
                 report_progress(watch, &format!("opening {how}"), open, OPENS)?;
-                std::thread::sleep(IDLE);
                 match clean {
-                    true => drop(store.close()),
-                    false => drop(store),
+                    true => {
+                        std::thread::sleep(IDLE);
+                        drop(store.close());
+                    }
+                    false => {
+                        overwrite(&*store, keys, rng.below(keys), watch)?;
+                        drop(store);
+                    }
                 }
                 let started = Instant::now();
                 store = open_again(path)?;

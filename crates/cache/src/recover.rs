@@ -116,6 +116,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
         keys,
         records_scanned: scan.kept.len() as u64,
         segments_mapped: 0,
+        keys_checkpointed: 0,
         damage: Vec::new(),
         elapsed_ms: started.elapsed().as_secs_f64() * 1000.0,
     };

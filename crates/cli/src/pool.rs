@@ -290,7 +290,8 @@ impl OpenArgs {
             let object = serde_json::json!({
                 "pool": path, "holds": damage.is_empty(), "keys": stats.keys.iter().sum::<u64>(),
                 "live_bytes": stats.pool.live_bytes, "value_bytes_read": read.unwrap_or(0),
-                "records_scanned": opened.records_scanned, "was_closed_cleanly": opened.clean,
+                "records_scanned": opened.records_scanned,
+                "keys_checkpointed": opened.keys_checkpointed, "was_closed_cleanly": opened.clean,
                 "copy": copy,
                 "damage": damage,
             });

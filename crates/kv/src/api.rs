@@ -144,7 +144,8 @@ impl<M: Medium> Kv<M> {
         self.engine.access().pool().is_copy()
     }
 
-    /// Cleans until one more segment is free, removes expired values, and writes the segment maps that are due.
+    /// Cleans until one more segment is free, removes expired values, and writes the segment maps and the
+    /// checkpoint that are due.
     /// Returns false if there is nothing to gain. For stores with [`CleaningMode::Inline`].
     pub fn clean(&self) -> Result<bool, Error> {
         unpoisoned(self.sweeper.lock()).sweep()?;
@@ -152,6 +153,7 @@ impl<M: Medium> Kv<M> {
             .engine
             .clean_until(self.engine.segments.free_count() + 1)?;
         self.engine.write_all_maps()?;
+        self.engine.write_checkpoint_if_due()?;
         Ok(outcome == CleanOutcome::Gained)
     }
 
@@ -159,6 +161,12 @@ impl<M: Medium> Kv<M> {
     #[cfg(feature = "check")]
     pub(crate) fn clean_slice(&self) -> Result<(), Error> {
         Ok(self.engine.help_clean(u64::MAX).map(drop)?)
+    }
+
+    /// Does one slice of a checkpoint, or begins one that is due.
+    #[cfg(feature = "check")]
+    pub(crate) fn checkpoint_slice(&self) -> Result<(), Error> {
+        Ok(self.engine.advance_checkpoint().map(drop)?)
     }
 
     /// Checks the engine's accounting of its segments (live, dead and free bytes) against the log. No session may
@@ -300,6 +308,9 @@ impl<M: Medium> Store for Kv<M> {
                 tombstone_bytes: engine.space().tombstone_bytes(),
                 live_map_bytes: 2 * LiveMap::bytes(engine.medium().len()),
                 segment_maps_written: engine.cleaning.try_maps().map_or(0, |maps| maps.count()),
+                checkpoints_written: engine.cleaning.checkpoints.written(),
+                checkpoint_bytes: u64::from(engine.cleaning.checkpoints.segments())
+                    * engine.geometry().segment_bytes() as u64,
             }),
             read_cache: Some(read_cache),
             cache: None,

@@ -43,6 +43,11 @@ pub struct Config {
     pub slice_records: u32,
     /// What an open does with a copy of a pool that is in use.
     pub copies: CopiedPoolPolicy,
+    /// Least number of bytes that are logged between two checkpoints of the index (0: no checkpoints).
+    pub checkpoint_bytes: u64,
+    /// Least number of bytes that are logged between two checkpoints for each byte of a checkpoint. So checkpoints add
+    /// one byte in `checkpoint_share` to what is written, and an open after a crash reads about that much of the log.
+    pub checkpoint_share: u64,
     /// Threads that scan the pool when it is opened.
     pub open_threads: usize,
     /// How often the cleaner waits for readers to leave retired segments before it gives up and a write may find the
@@ -63,6 +68,8 @@ impl Default for Config {
             classes: 0,
             slice_records: 1_024,
             copies: CopiedPoolPolicy::Refuse,
+            checkpoint_bytes: 32 << 20,
+            checkpoint_share: 4,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
             patience: 2_000,
         }

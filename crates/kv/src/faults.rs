@@ -190,6 +190,58 @@ pub(crate) const IN_SLICES: [NamedFault; 1] = [NamedFault {
     shows_in: None,
 }];
 
+/// Faults of checkpoints of the index.
+pub(crate) const IN_CHECKPOINTS: [NamedFault; 8] = [
+    NamedFault {
+        name: "kv.checkpoint_unsettled",
+        description: "a checkpoint covers a segment of which some records are not published yet",
+        source: "invariant KV-CKPT-1 of engine/checkpoint.rs",
+        shows_in: Some(Persistency::Page),
+    },
+    NamedFault {
+        name: "kv.checkpoint_without_tombstones",
+        description: "a checkpoint lists no tombstones of covered segments",
+        source: "invariant KV-CKPT-3 of engine/checkpoint.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "kv.checkpoint_before_drain",
+        description: "the superblock names a checkpoint before it is durable",
+        source: "invariant KV-CKPT-4 of engine/checkpoint.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "kv.checkpoint_recycled_early",
+        description: "the segments of a checkpoint are recycled while the superblock still names it",
+        source: "invariant KV-CKPT-5 of engine/checkpoint.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "kv.checkpoint_floor_ignored",
+        description: "an open uses a checkpoint from before FLUSHALL",
+        source: "invariant KV-CKPT-6 of engine/checkpoint.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "kv.checkpoint_generation_ignored",
+        description: "an open uses entries of segments that were recycled after the checkpoint",
+        source: "invariant KV-CKPT-1 of engine/checkpoint.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "kv.checkpoint_sequence_ignored",
+        description: "after an open, sequence numbers continue from the newest scanned record, though covered ones are newer",
+        source: "invariant KV-PEND-1 of stripe.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "kv.checkpoint_entry_wins",
+        description: "an open keeps an entry of the checkpoint although it has read a newer record of the key",
+        source: "the crash argument of engine/checkpoint.rs",
+        shows_in: None,
+    },
+];
+
 /// Faults that show only with several threads.
 pub(crate) const IN_THREADS: [NamedFault; 4] = [
     NamedFault {
@@ -233,11 +285,12 @@ mod tests {
 
     use farbank_check::marks::{names_in, testing_pages};
 
-    use super::{ALL, IN_SLICES, IN_THREADS, IN_THREADS_ALONE, LARGE, NamedFault};
+    use super::{ALL, IN_CHECKPOINTS, IN_SLICES, IN_THREADS, IN_THREADS_ALONE, LARGE, NamedFault};
 
     /// The faults of all lists.
     fn all() -> impl Iterator<Item = &'static NamedFault> {
         let single = ALL.iter().chain(&LARGE).chain(&IN_SLICES);
+        let single = single.chain(&IN_CHECKPOINTS);
         single.chain(&IN_THREADS).chain(&IN_THREADS_ALONE)
     }
 

@@ -5,7 +5,7 @@
 use farbank_pm::situation::Situation;
 
 /// All situations, in the order of a record's states: written, published, recovered, cleaned.
-pub(crate) const ALL: [Situation; 60] = [
+pub(crate) const ALL: [Situation; 71] = [
     Situation::new("kv.key_is_empty", "a write of the empty key"),
     Situation::new(
         "kv.value_of_one_extent",
@@ -183,6 +183,44 @@ pub(crate) const ALL: [Situation; 60] = [
     Situation::new("kv.grown", "the pool grows"),
     Situation::new("kv.map_written", "a segment gets a map"),
     Situation::new("kv.map_rewritten", "a segment gets a newer map"),
+    Situation::new(
+        "kv.checkpoint_written",
+        "a checkpoint of the index is named",
+    ),
+    Situation::new("kv.checkpoint_replaced", "a checkpoint replaces another"),
+    Situation::new(
+        "kv.checkpoint_given_up",
+        "a checkpoint is given up for its space, or because of FLUSHALL",
+    ),
+    Situation::new("kv.checkpoint_read", "an open uses a checkpoint"),
+    Situation::new(
+        "kv.checkpoint_flushed",
+        "an open ignores a checkpoint from before FLUSHALL",
+    ),
+    Situation::new(
+        "kv.checkpoint_counted",
+        "an open takes the numbers of live records from a checkpoint",
+    ),
+    Situation::new(
+        "kv.checkpoint_entry_is_stale",
+        "an open ignores an entry of a checkpoint, because its segment was recycled",
+    ),
+    Situation::new(
+        "kv.checkpoint_tombstone_read",
+        "an open reads a tombstone that a checkpoint lists",
+    ),
+    Situation::new(
+        "kv.checkpoint_entry_is_newest",
+        "an open finds an older record of a key than the checkpoint's",
+    ),
+    Situation::new(
+        "kv.checkpoint_entry_is_copied",
+        "an open finds the cleaner's copy of a checkpoint's record",
+    ),
+    Situation::new(
+        "kv.checkpoint_entry_is_deleted",
+        "an open finds a tombstone of a checkpoint's record",
+    ),
 ];
 
 #[cfg(test)]

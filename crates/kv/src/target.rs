@@ -1,5 +1,5 @@
-//! The engine as a target of the explorers: `check crash --target kv`, `kv-alone`, `kv-large`, `kv-classes` and
-//! `kv-slices`.
+//! The engine as a target of the explorers: `check crash --target kv`, `kv-alone`, `kv-large`, `kv-classes`,
+//! `kv-slices` and `kv-checkpoint`.
 //!
 //! The pool has a few small segments, so that every run has records, groups, large values, cleaning and recovery. A
 //! [`TargetSubject`] executes all operations in the caller's thread. Each [`TargetClient`] has a thread of its own.
@@ -44,6 +44,9 @@ pub enum KvTarget {
     /// Like [`KvTarget::Plain`] with more segments, and a cleaner that moves two records at a time. Operations, crashes
     /// and FLUSHALL happen between two slices of a pass.
     Slices,
+    /// Like [`KvTarget::Plain`] on 28 segments, with a checkpoint of the index after every few writes. Operations, crashes
+    /// and FLUSHALL happen between two slices of a checkpoint.
+    Checkpoint,
 }
 
 const SEGMENT_BYTES: u64 = 4 << 10;
@@ -63,9 +66,11 @@ const SESSIONS: usize = 2;
 impl KvTarget {
     fn batches(self) -> BatchMode {
         match self {
-            KvTarget::Plain | KvTarget::Large | KvTarget::Classes | KvTarget::Slices => {
-                BatchMode::Many
-            }
+            KvTarget::Plain
+            | KvTarget::Large
+            | KvTarget::Classes
+            | KvTarget::Slices
+            | KvTarget::Checkpoint => BatchMode::Many,
             KvTarget::Alone => BatchMode::OfOne,
         }
     }
@@ -75,15 +80,16 @@ impl KvTarget {
         match self {
             KvTarget::Plain | KvTarget::Alone | KvTarget::Large | KvTarget::Classes => 1_024,
             KvTarget::Slices => 2,
+            KvTarget::Checkpoint => 1,
         }
     }
 
     /// Does one cleaning step: a slice, or until a segment is free.
     fn clean<M: Medium>(self, kv: &Kv<M>) -> Result<(), String> {
-        let is_whole = self != KvTarget::Slices || kv.engine.now_ms().is_multiple_of(5);
-        let done = match is_whole {
-            true => kv.clean().map(drop),
-            false => kv.clean_slice().map(drop),
+        let done = match (self, kv.engine.now_ms() % 5) {
+            (KvTarget::Slices, 1..) => kv.clean_slice(),
+            (KvTarget::Checkpoint, 1..) => kv.checkpoint_slice(),
+            _ => kv.clean().map(drop),
         };
         done.map_err(|e| e.to_string())
     }
@@ -93,6 +99,7 @@ impl KvTarget {
         let (classes, pool_bytes_max) = match self {
             KvTarget::Plain | KvTarget::Alone => (0, pool_bytes(24)),
             KvTarget::Slices => (0, pool_bytes(28)),
+            KvTarget::Checkpoint => (0, pool_bytes(36)),
             KvTarget::Large => (0, 0),
             KvTarget::Classes => (CLASSES, 0),
         };
@@ -108,6 +115,11 @@ impl KvTarget {
             keys_expected: 0,
             // One row for each stripe, so that keys share rows.
             read_cache_bytes: 1,
+            checkpoint_bytes: match self {
+                KvTarget::Checkpoint => SEGMENT_BYTES,
+                _ => 0,
+            },
+            checkpoint_share: 1,
             open_threads: 1,
             // A pinned reader is this thread itself, or a thread that needs few yields.
             patience: 8,
@@ -140,6 +152,7 @@ impl Target for KvTarget {
             KvTarget::Large => "kv-large",
             KvTarget::Classes => "kv-classes",
             KvTarget::Slices => "kv-slices",
+            KvTarget::Checkpoint => "kv-checkpoint",
         }
     }
 
@@ -161,6 +174,7 @@ impl Target for KvTarget {
             KvTarget::Plain | KvTarget::Alone => (16, 12, (8, 1_500)),
             // Some groups take several extents.
             KvTarget::Slices => (24, 8, (8, 2_500)),
+            KvTarget::Checkpoint => (28, 12, (8, 1_500)),
             KvTarget::Large => (40, 6, (8, 9_000)),
             KvTarget::Classes => (32, 12, (8, 1_500)),
         };
@@ -191,6 +205,7 @@ impl Target for KvTarget {
         match self {
             KvTarget::Large => &crate::faults::LARGE,
             KvTarget::Slices => &crate::faults::IN_SLICES,
+            KvTarget::Checkpoint => &crate::faults::IN_CHECKPOINTS,
             KvTarget::Plain | KvTarget::Alone | KvTarget::Classes => &crate::faults::ALL,
         }
     }
@@ -202,7 +217,7 @@ impl Target for KvTarget {
     fn faults_in_threads(&self) -> &'static [NamedFault] {
         match self {
             KvTarget::Plain | KvTarget::Large | KvTarget::Classes => &crate::faults::IN_THREADS,
-            KvTarget::Slices => &[],
+            KvTarget::Slices | KvTarget::Checkpoint => &[],
             KvTarget::Alone => &crate::faults::IN_THREADS_ALONE,
         }
     }
@@ -210,6 +225,7 @@ impl Target for KvTarget {
     fn shape_in_threads(&self) -> TargetShape {
         let segments = match self {
             KvTarget::Plain | KvTarget::Alone | KvTarget::Slices => 14,
+            KvTarget::Checkpoint => 28,
             KvTarget::Large => 40,
             KvTarget::Classes => 32,
         };
@@ -322,9 +338,11 @@ enum SlowReader {
 impl<M: Medium> KvSubject<M> {
     fn over(kv: Kv<M>, machine: TestMachine, target: KvTarget) -> Box<dyn TargetSubject> {
         let reader = match target {
-            KvTarget::Plain | KvTarget::Alone | KvTarget::Large | KvTarget::Slices => {
-                SlowReader::Absent
-            }
+            KvTarget::Plain
+            | KvTarget::Alone
+            | KvTarget::Large
+            | KvTarget::Slices
+            | KvTarget::Checkpoint => SlowReader::Absent,
             KvTarget::Classes => SlowReader::Unpinned(kv.engine.epochs.slot()),
         };
         Box::new(KvSubject {
@@ -406,7 +424,17 @@ impl<M: Medium> SharedTarget for KvSharedTarget<M> {
 impl<M: Medium> TargetSubject for KvSubject<M> {
     fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
         self.commit_conflicting_sessions(session, op)?;
-        self.clients[session].apply(op)
+        match self.clients[session].apply(op) {
+            // A group has staged keys beside its own (KV-GROUP-6), and there is only one thread.
+            Err(error) if error == Error::Conflict.to_string() => {
+                for other in (0..SESSIONS).filter(|other| *other != session) {
+                    self.staged[other].clear();
+                    self.clients[other].commit()?;
+                }
+                self.clients[session].apply(op)
+            }
+            answer => answer,
+        }
     }
 
     fn commit(&mut self, session: usize) -> Result<Ticket, String> {

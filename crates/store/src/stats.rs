@@ -68,6 +68,10 @@ pub struct LogStats {
     pub live_map_bytes: u64,
     /// Segment maps written.
     pub segment_maps_written: u64,
+    /// Checkpoints of the index written.
+    pub checkpoints_written: u64,
+    /// Bytes of the pool that checkpoints of the index occupy.
+    pub checkpoint_bytes: u64,
 }
 
 /// Figures of a read cache.

@@ -20,6 +20,8 @@ pub struct OpenReport {
     pub keys: u64,
     /// Records read by the scan (0 after a clean close).
     pub records_scanned: u64,
+    /// Keys that a checkpoint of the index had, so that the scan did not read their records.
+    pub keys_checkpointed: u64,
     /// Segments of which the scan read only the records marked in their segment maps.
     pub segments_mapped: u64,
     /// Messages for people: durations, and any damage found. Empty when nothing needs attention.

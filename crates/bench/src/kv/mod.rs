@@ -456,7 +456,8 @@ fn reopen(options: &KvOptions, report: &mut Report, watch: ProgressFn<'_>) -> Re
         PoolPlace::File(path) => path.clone(),
     };
     let (file, medium) = PoolPlace::File(path.clone()).make(pool_bytes_for(options.keys), watch)?;
-    let mut store = store_on(medium)?;
+    // As in a server: the background thread writes checkpoints.
+    let mut store = store_with(medium, Config::default())?;
     fill(&*store, options.keys, watch)?;
     for (clean, how, bound) in [
         (false, "after a kill", 500.0),
@@ -513,8 +514,8 @@ pub(crate) fn fill(store: &dyn Store, keys: u64, watch: ProgressFn<'_>) -> Resul
 /// Maps the file at `path` again and opens the store.
 fn open_again(path: &Path) -> Result<Box<dyn Store>, Error> {
     Ok(match open_path(path, &OpenOptions::default())? {
-        AnyMedium::Mapped(medium) => Box::new(Kv::open(medium, config())?),
-        AnyMedium::File(medium) => Box::new(Kv::open(medium, config())?),
+        AnyMedium::Mapped(medium) => Box::new(Kv::open(medium, Config::default())?),
+        AnyMedium::File(medium) => Box::new(Kv::open(medium, Config::default())?),
     })
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct SituationsArgs {
         long,
         value_parser = structure(),
         value_delimiter = ',',
-        default_value = "kv,kv-large,kv-slices,kv-classes,mdb,cceh,clht,soft,level,clevel,dash-eh,dash-lh"
+        default_value = "kv,kv-large,kv-slices,kv-classes,kv-checkpoint,mdb,cceh,clht,soft,level,clevel,dash-eh,dash-lh"
     )]
     target: Vec<CheckedStructure>,
     /// Maximum seeds of each target in each mode.

@@ -28,7 +28,7 @@ impl CheckedStructure {
 }
 
 /// Targets of the crash explorer, with their descriptions on the command line. Their names are those of their reports.
-const TARGETS: [(&dyn Target, &str); 16] = [
+const TARGETS: [(&dyn Target, &str); 17] = [
     (&KvTarget::Plain, "The key-value engine"),
     (
         &KvTarget::Alone,
@@ -45,6 +45,10 @@ const TARGETS: [(&dyn Target, &str); 16] = [
     (
         &KvTarget::Slices,
         "The key-value engine with a cleaner that moves two records at a time",
+    ),
+    (
+        &KvTarget::Checkpoint,
+        "The key-value engine with a checkpoint of its index after every few writes",
     ),
     (&MdbTarget, "The Tair MDB cache"),
     (

@@ -667,6 +667,7 @@ fn keys_line(opened: &OpenReport, made: Option<Duration>) -> String {
     let OpenReport {
         clean,
         keys,
+        keys_checkpointed,
         records_scanned,
         elapsed_ms,
         ..
@@ -677,8 +678,8 @@ fn keys_line(opened: &OpenReport, made: Option<Duration>) -> String {
         }
         (_, true) => format!("{keys} keys came back in {elapsed_ms:.1} ms, after a clean close"),
         (_, false) => format!(
-            "{keys} keys came back in {elapsed_ms:.1} ms, after a crash: {records_scanned} records \
-             read"
+            "{keys} keys came back in {elapsed_ms:.1} ms, after a crash: {keys_checkpointed} from a \
+             checkpoint, {records_scanned} records read"
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! The background thread: keeps segments free, follows the clock, removes expired values.
+//! The background thread: keeps segments free, writes checkpoints, follows the clock, removes expired values.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use farbank_pm::sync::{Mutex, unpoisoned};
 
 use crate::cleaner::requests::CleanOutcome;
 use crate::engine::Engine;
+use crate::engine::checkpoint::CheckpointStep;
 use crate::format::segment::SegmentState;
 use crate::session::KvSession;
 
@@ -34,6 +35,10 @@ impl<M: Medium> Engine<M> {
         let lacks_segments =
             || self.space().is_nearly_full() && self.segments.free_count() < demand.segments;
         self.grow_while(&|| lacks_bytes() || lacks_segments() || self.should_grow());
+        if lacks_bytes() || lacks_segments() {
+            // An error has poisoned the engine, so the next write fails.
+            self.free_checkpoints().ok();
+        }
         if self.segments.free_count() < self.free_segments_wanted().max(demand.segments) {
             note(self.clean_until(self.free_segments_high().max(demand.segments)));
             self.grow_while(&|| self.segments.free_count() < demand.segments);
@@ -82,10 +87,11 @@ impl<M: Medium> Engine<M> {
     }
 }
 
-/// Runs the cleaner, and once a second the expiry sweep, until the engine stops.
+/// Runs the cleaner, slices of checkpoints, and once a second the expiry sweep, until the engine stops.
 pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex<KvSession<M>>) {
     const TICK: Duration = Duration::from_millis(100);
     const SWEEP: Duration = Duration::from_secs(1);
+    const BETWEEN_SLICES: Duration = Duration::from_millis(1);
     let (mut mapped, mut swept) = (Instant::now(), Instant::now());
     while !engine.cleaning.is_stopped() {
         engine.clean_ahead();
@@ -101,6 +107,11 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
             unpoisoned(sweeper.lock()).sweep().ok();
             swept = Instant::now();
         }
-        engine.cleaning.requests.wait_for_wakeup(TICK);
+        // An error has poisoned the engine, so the next write fails.
+        let step = engine.advance_checkpoint();
+        engine.cleaning.requests.wait_for_wakeup(match step {
+            Ok(CheckpointStep::Going) => BETWEEN_SLICES,
+            _ => TICK,
+        });
     }
 }

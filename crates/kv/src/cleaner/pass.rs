@@ -292,7 +292,10 @@ impl<M: Medium> Engine<M> {
         let mut oldest = (u64::MAX, u32::MAX, u64::MAX);
         for segment in 0..self.segments.count() {
             let info = self.info(segment);
-            if matches!(info.state(), SegmentState::Free | SegmentState::Extent) {
+            if matches!(
+                info.state(),
+                SegmentState::Free | SegmentState::Extent | SegmentState::Piece
+            ) {
                 continue;
             }
             let opened = info.opened.load(Relaxed);

@@ -58,7 +58,8 @@ impl<M: Medium> Engine<M> {
         self.free_segments_low() + (self.segments.count() / 64).max(4)
     }
 
-    /// Recomputes the capacity: what the reserves of the cleaner, of deletes and of open segments leave.
+    /// Recomputes the capacity: what the reserves of the cleaner, of deletes and of open segments, and
+    /// checkpoints, leave.
     pub(crate) fn recount_capacity(&self) {
         let (segments, classes) = (
             u64::from(self.segments.count()),
@@ -66,7 +67,8 @@ impl<M: Medium> Engine<M> {
         );
         let sessions = self.sessions.count() as u64;
         let open = (sessions * classes).min((segments / OPEN_SHARE).max(2 * classes));
-        let kept = u64::from(self.cleaner_reserve() + self.delete_reserve()) + open;
+        let reserves = self.cleaner_reserve() + self.delete_reserve();
+        let kept = u64::from(reserves + self.cleaning.checkpoints.segments()) + open;
         self.space().recount_capacity(segments, kept);
     }
 

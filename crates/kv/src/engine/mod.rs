@@ -2,11 +2,13 @@
 
 mod admission;
 pub(crate) mod backup;
+pub(crate) mod checkpoint;
 pub(crate) mod extents;
 pub(crate) mod flush;
 mod growth;
 pub(crate) mod lookup;
 pub(crate) mod map_writer;
+pub(crate) mod piece_chain;
 mod superblock;
 pub(crate) mod unreadable;
 pub(crate) mod verify;
@@ -27,6 +29,7 @@ use crate::cleaner::requests::CleanerRequests;
 use crate::cleaner::state::Cleaner;
 use crate::config::{CleaningMode, Config};
 use crate::engine::backup::BackupState;
+use crate::engine::checkpoint::Checkpointer;
 use crate::engine::growth::GrowthState;
 use crate::engine::superblock::Superblock;
 use crate::format::geometry::Geometry;
@@ -65,6 +68,7 @@ pub(crate) struct Cleaning {
     pub pace: CleaningPace,
     pub growth: GrowthState,
     pub requests: CleanerRequests,
+    pub checkpoints: Checkpointer,
     /// Set when the background thread must end.
     stop: AtomicBool,
 }
@@ -77,6 +81,7 @@ impl Cleaning {
             pace: CleaningPace::default(),
             growth: GrowthState::default(),
             requests: CleanerRequests::default(),
+            checkpoints: Checkpointer::new(u32::MAX - 2),
             stop: AtomicBool::new(false),
         }
     }
@@ -434,6 +439,10 @@ impl<M: Medium> Engine<M> {
             let Ok(_one) = self.split_lock.try_lock() else {
                 return;
             };
+            // A checkpoint sets the flag, and then locks once to wait for a split that has begun.
+            if self.cleaning.checkpoints.pauses_splits() {
+                return;
+            }
             let stripe = self.stripe(self.index.next_split());
             let _locked = stripe.lock();
             self.index.split(&self.epochs, &|at| self.rehash(at));

@@ -36,7 +36,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
                 extents += 1;
                 extent_bytes += info.extent_bytes();
             }
-            SegmentState::Retired | SegmentState::Quarantined => {}
+            SegmentState::Retired | SegmentState::Quarantined | SegmentState::Piece => {}
             SegmentState::Members => {
                 extents += 1;
                 keys += count(engine, segment)?;
@@ -131,7 +131,8 @@ fn each_tomb<M: Medium>(
             SegmentState::Free
             | SegmentState::Retired
             | SegmentState::Extent
-            | SegmentState::Quarantined => continue,
+            | SegmentState::Quarantined
+            | SegmentState::Piece => continue,
         };
         let found = match settled && info.tombstone_bytes.load(Relaxed) == 0 {
             true => TombstoneRule::Uncounted,
@@ -176,24 +177,33 @@ pub(crate) fn damaged<M: Medium>(engine: &Engine<M>, each: &mut dyn FnMut(u64, u
 /// Counts the live records of one segment.
 ///
 /// # Errors
-/// If the number of records or bytes differs from the segment's counts.
+/// If the number of records or bytes differs from the segment's counts, or if a sequence number is too high.
 fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
     let info = engine.info(segment);
-    let (mut live, mut records) = (0, 0);
+    let (mut live, mut records, mut unnumbered) = (0, 0, None);
     engine.segments.walk_own(
         segment,
         info.used.load(Relaxed) as usize,
         &mut |at, header| {
             if header.what == RecordType::Put
-                && engine
+                && let Some(hash) = engine
                     .rehash(at)
-                    .is_some_and(|hash| engine.index.names(hash, at))
+                    .filter(|hash| engine.index.names(*hash, at))
             {
                 live += engine.segments.record_len(header) as u64;
                 records += 1;
+                if header.seq > engine.stripe(hash).lock().seq() {
+                    unnumbered = Some(at);
+                }
             }
         },
     );
+    if let Some(at) = unnumbered {
+        return Err(format!(
+            "the record at {:#x} has a sequence number that a later write of its key may get (KV-PEND-1)",
+            at.0
+        ));
+    }
     let (believed, counted) = (info.live_bytes(), info.live_records());
     if live != u64::from(believed) || records != u64::from(counted) {
         return Err(format!(

@@ -49,6 +49,10 @@ pub(crate) struct RootWords {
     pub open_epoch: u64,
     /// Number of initialised segments, from the first on: both ends of each of them were durable.
     pub segments_initialised: u64,
+    /// First segment plus one of the checkpoint of the index; 0: there is none.
+    pub checkpoint: u64,
+    /// Generation of the checkpoint's first segment.
+    pub checkpoint_generation: u64,
     /// Setbacks of the clock.
     pub setbacks: Setbacks,
 }
@@ -67,6 +71,8 @@ impl RootWords {
             clock_ms: root[3],
             open_epoch: root[4],
             segments_initialised: root[5],
+            checkpoint: root[6],
+            checkpoint_generation: root[7],
         }
     }
 
@@ -78,6 +84,8 @@ impl RootWords {
         root[3] = self.clock_ms;
         root[4] = self.open_epoch;
         root[5] = self.segments_initialised;
+        root[6] = self.checkpoint;
+        root[7] = self.checkpoint_generation;
         for (number, setback) in self.setbacks.iter().enumerate() {
             root[SETBACKS_AT + 2 * number] = setback.clock_ms;
             root[SETBACKS_AT + 2 * number + 1] = setback.version_max;

@@ -61,7 +61,7 @@ pub(crate) enum SegmentPurpose {
     Log = 1,
     /// Bytes of one large value, or members of one large group.
     Extent = 2,
-    /// A piece of the index snapshot.
+    /// A piece of the index snapshot or of a checkpoint of the index.
     Snapshot = 3,
 }
 
@@ -345,6 +345,8 @@ pub(crate) enum SegmentState {
     Members = 6,
     /// Damaged: neither cleaned nor used again.
     Quarantined = 7,
+    /// Holds a piece of the index snapshot or of a checkpoint.
+    Piece = 8,
 }
 
 farbank_pm::zeroed! {
@@ -387,6 +389,7 @@ impl SegmentInfo {
             4 => SegmentState::Retired,
             5 => SegmentState::Extent,
             6 => SegmentState::Members,
+            8 => SegmentState::Piece,
             _ => SegmentState::Quarantined,
         }
     }
@@ -443,6 +446,11 @@ impl SegmentInfo {
     /// Number of records that the index points at.
     pub(crate) fn live_records(&self) -> u32 {
         (self.live.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Number of records that the index points at in the high half, their bytes in the low half.
+    pub(crate) fn live(&self) -> u64 {
+        self.live.load(Ordering::Acquire)
     }
 
     /// Sets the counts of live records and of their bytes.

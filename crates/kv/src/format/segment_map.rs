@@ -216,6 +216,11 @@ impl MapWriter {
         self.tombs_unknown.remove(&segment)
     }
 
+    /// Returns whether the tombstones of `segment` have yet to be located.
+    pub(crate) fn lacks_tombs(&self, segment: u32) -> bool {
+        self.tombs_unknown.contains(&segment)
+    }
+
     /// Notes that the tombstones of `segment` have yet to be located.
     pub(crate) fn note_tombs_unknown(&mut self, segment: u32) {
         self.tombs_unknown.insert(segment);

@@ -1,4 +1,5 @@
-//! Serialisation of the index, for the snapshot written by a clean close.
+//! Serialisation of the index: whole, for the snapshot that a clean close writes, and group by group, for checkpoints
+//! while it changes.
 
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::unpoisoned;
@@ -69,9 +70,7 @@ impl HashIndex {
         }
         let mut first = 0;
         for (number, lines) in lengths.into_iter().enumerate() {
-            // Groups before the one to be split next, and their siblings, are one level deeper.
-            let deeper = number + (1 << level) < groups || number >= 1 << level;
-            let depth = level + u32::from(deeper);
+            let depth = depth_of(number, groups);
             let word = IndexGroup {
                 first,
                 lines,
@@ -86,4 +85,166 @@ impl HashIndex {
         index.groups.store(groups as u64, Ordering::Release);
         Some(index)
     }
+
+    /// Returns the number of groups.
+    pub(crate) fn group_count(&self) -> usize {
+        self.groups.load(Ordering::Acquire) as usize
+    }
+
+    /// Appends the entries of group `number` that refer to a place for which `is_kept` holds: their number (4 bytes) and
+    /// the entries. The caller is pinned. An entry that is in the group from before the call until after it is appended.
+    pub(crate) fn export_group(
+        &self,
+        number: usize,
+        is_kept: impl Fn(Off) -> bool,
+        out: &mut Vec<u8>,
+    ) {
+        let word = self.directory.get(number).load(Ordering::Acquire);
+        let begins = out.len();
+        out.extend_from_slice(&[0; 4]);
+        let mut count: u32 = 0;
+        for entry in self.entries(IndexGroup::from_word(word)) {
+            if is_kept(at_of(entry)) {
+                out.extend_from_slice(&entry.to_le_bytes());
+                count += 1;
+            }
+        }
+        out[begins..begins + 4].copy_from_slice(&count.to_le_bytes());
+    }
+}
+
+/// An index that is being read from groups that [`HashIndex::export_group`] has appended, while no group was split. Threads
+/// read pieces of it in parallel.
+pub(crate) struct GroupsImport<'a> {
+    index: HashIndex,
+    bytes: &'a [u8],
+    pieces: Vec<ImportPiece>,
+    /// Rows of all groups.
+    rows: usize,
+}
+
+/// A few groups of an import.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ImportPiece {
+    /// Number of its first group, and that behind its last.
+    first: usize,
+    end: usize,
+    /// Offset of its bytes.
+    at: usize,
+    /// Its first row.
+    row: usize,
+}
+
+impl<'a> GroupsImport<'a> {
+    /// Number of groups in a piece.
+    const PIECE: usize = 1024;
+
+    /// Starts to read `groups` groups. Returns the bytes behind them, too; `None` if `bytes` is too short.
+    pub(crate) fn begin(bytes: &'a [u8], groups: usize) -> Option<(GroupsImport<'a>, &'a [u8])> {
+        let index = HashIndex::new(groups.checked_ilog2()?);
+        index.directory.reserve(groups);
+        let (mut pieces, mut at, mut row) = (Vec::new(), 0, 0);
+        for number in 0..groups {
+            if number % GroupsImport::PIECE == 0 {
+                let end = groups.min(number + GroupsImport::PIECE);
+                pieces.push(ImportPiece {
+                    first: number,
+                    end,
+                    at,
+                    row,
+                });
+            }
+            let entries = count_at(bytes, at)?;
+            at = entries.checked_mul(8)?.checked_add(at + 4)?;
+            row += index.lines_for(entries, depth_of(number, groups));
+        }
+        index.rows.reserve(row);
+        let (bytes, rest) = bytes.split_at_checked(at)?;
+        let import = GroupsImport {
+            index,
+            bytes,
+            pieces,
+            rows: row,
+        };
+        Some((import, rest))
+    }
+
+    pub(crate) fn pieces(&self) -> &[ImportPiece] {
+        &self.pieces
+    }
+
+    /// Reads a piece. Leaves out the entries whose place `keeps` rejects. Each piece is read once. Returns `None` if an
+    /// entry is malformed.
+    pub(crate) fn read(
+        &self,
+        piece: ImportPiece,
+        mut keeps: impl FnMut(Off) -> bool,
+    ) -> Option<()> {
+        let ImportPiece {
+            first,
+            end,
+            mut at,
+            mut row,
+        } = piece;
+        let groups = self.pieces.last()?.end;
+        for number in first..end {
+            let count = count_at(self.bytes, at)?;
+            let entries = &self.bytes[at + 4..][..8 * count];
+            at += 4 + 8 * count;
+            let depth = depth_of(number, groups);
+            let lines = self.index.lines_for(count, depth);
+            u16::try_from(lines).ok()?;
+            let run = IndexGroup {
+                first: row,
+                lines,
+                depth,
+            };
+            for word in entries.chunks_exact(8) {
+                let entry = crate::format::record::u64_at(word, 0);
+                let is_sound = entry >> OFFSET_BITS >= 1 << HOME_BITS; // KV-INDEX-5
+                is_sound.then_some(())?;
+                if keeps(at_of(entry)) {
+                    self.index.probe_rows(run, entry >> OFFSET_BITS, |row| {
+                        let slot = row.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
+                        slot.store(entry, Ordering::Relaxed);
+                        Some(())
+                    });
+                }
+            }
+            let word = self.index.directory.get(number);
+            word.store(run.word(), Ordering::Release);
+            row += lines;
+        }
+        Some(())
+    }
+
+    /// Returns the index, after all pieces were read.
+    pub(crate) fn finish(self) -> HashIndex {
+        let GroupsImport {
+            index,
+            pieces,
+            rows,
+            ..
+        } = self;
+        let groups = pieces.last().map_or(1, |piece| piece.end);
+        index.lines.store(rows as u64, Ordering::Relaxed);
+        index.taken.store(rows as u64, Ordering::Relaxed);
+        index.groups.store(groups as u64, Ordering::Release);
+        unpoisoned(index.space.lock()).used = rows;
+        index
+    }
+}
+
+/// Returns the number of entries of the group whose bytes begin at `at`.
+fn count_at(bytes: &[u8], at: usize) -> Option<usize> {
+    let count = bytes.get(at..at.checked_add(4)?)?;
+    usize::try_from(crate::format::record::u32_at(count, 0)).ok()
+}
+
+/// Returns the depth of group `number` of `groups`: groups before the one to be split next, and their siblings, are one
+/// level deeper.
+fn depth_of(number: usize, groups: usize) -> u32 {
+    let level = groups.ilog2();
+    let is_deeper = number + (1 << level) < groups || number >= 1 << level;
+    level + u32::from(is_deeper)
 }

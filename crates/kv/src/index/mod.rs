@@ -37,6 +37,7 @@ mod bulk;
 mod image;
 
 pub(crate) use bulk::{BulkBuild, FreshRows};
+pub(crate) use image::GroupsImport;
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::EpochTable;
@@ -482,14 +483,8 @@ impl HashIndex {
     ) -> BucketRef {
         let BucketRef { number, group, tag } = *spot;
         let entries = self.entries(group);
-        // Grow by one line at a time, and keep at least one slot free. Groups of the first depth start with as many
-        // lines as they will have when splitting begins: shorter runs could not be reused later.
-        let fewest = if group.depth == self.first_depth {
-            self.first_lines
-        } else {
-            1
-        };
-        let lines = (entries.len() / SLOTS + 1).max(fewest);
+        // Grow by one line at a time, and keep at least one slot free.
+        let lines = (entries.len() / SLOTS + 1).max(self.fewest_lines(group.depth));
         let run = self.build(&entries, lines, group.depth, epochs, rehash);
         self.directory
             .get(number)
@@ -499,6 +494,24 @@ impl HashIndex {
             number,
             group: run,
             tag,
+        }
+    }
+
+    /// Returns the least number of lines of a group with entries. Groups of the first depth start with as many as they
+    /// will have when splitting begins: shorter runs could not be reused later.
+    fn fewest_lines(&self, depth: u32) -> usize {
+        match depth == self.first_depth {
+            true => self.first_lines,
+            false => 1,
+        }
+    }
+
+    /// Returns the number of lines of a new group with `entries` entries.
+    fn lines_for(&self, entries: usize, depth: u32) -> usize {
+        match entries {
+            0 => 0,
+            // At least one slot stays free.
+            n => (n / SLOTS + 1).max(self.fewest_lines(depth)),
         }
     }
 

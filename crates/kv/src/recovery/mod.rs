@@ -1,4 +1,5 @@
-//! Opening a pool: from its snapshot after a clean close, else by scanning every segment.
+//! Opening a pool: from its snapshot after a clean close, else by its checkpoint and a scan of the segments that it does
+//! not cover, else by scanning every segment.
 //!
 //! The scan accepts a record if its checksums hold. Bytes that fail a checksum are *damage* if they were certainly
 //! durable: the segment is sealed there, or a later record in it is SETTLED. Otherwise they are a *torn* write, which
@@ -32,6 +33,7 @@
 //! and B a scan finds the same records, now durable. In B each segment changes by itself. Sealed or not,
 //! it holds the same records; recycled or not, it holds no record that counts.
 
+mod checkpoint;
 mod segment_heads;
 mod segment_scanner;
 pub(crate) mod snapshot;
@@ -53,6 +55,7 @@ use crate::format::pool_root::RootWords;
 use crate::format::record::{RECORD_MIN, RecordHeader, RecordType, ValueExtent, u64_at};
 use crate::format::segment::{FIRST, SegmentMeta, SegmentPurpose, SegmentState};
 use crate::index::{BulkBuild, FreshRows, HashIndex};
+use crate::recovery::checkpoint::LoadedCheckpoint;
 use crate::recovery::segment_scanner::{ScannedRecord, SegmentScan, SegmentScanner, TornRange};
 use farbank_store::DATABASES;
 
@@ -67,12 +70,48 @@ const PART_BITS: u32 = 8;
 /// Scanned records, partitioned by hash.
 type PartitionedItems = Vec<Vec<ScannedRecord>>;
 
-/// Counts of one thread: the records that the index will point at, and tombstones.
+/// Counts of records that the index will point at, and of tombstones. A thread's counts may be differences from those
+/// of another: the sums are what counts.
 struct RecoveryCounts {
     keys: [i64; DATABASES],
-    /// For each segment: live records in the high half, their bytes in the low half.
+    /// For each segment: live records in the high half, their bytes in the low half. Sums of halves wrap together.
     live: Vec<u64>,
     tombs: Vec<u32>,
+}
+
+impl RecoveryCounts {
+    fn new(segments: u32) -> RecoveryCounts {
+        RecoveryCounts {
+            keys: [0; DATABASES],
+            live: vec![0; segments as usize],
+            tombs: vec![0; segments as usize],
+        }
+    }
+
+    fn add_live(&mut self, segment: u32, bytes: u32) {
+        let live = &mut self.live[segment as usize];
+        *live = live.wrapping_add(1 << 32 | u64::from(bytes));
+    }
+
+    fn remove_live(&mut self, segment: u32, bytes: u32) {
+        let live = &mut self.live[segment as usize];
+        *live = live.wrapping_sub(1 << 32 | u64::from(bytes));
+    }
+
+    fn add(&mut self, other: &RecoveryCounts) {
+        let keys = self.keys.iter_mut().zip(other.keys);
+        keys.for_each(|(sum, more)| *sum += more);
+        for (sum, more) in self.live.iter_mut().zip(&other.live) {
+            *sum = sum.wrapping_add(*more);
+        }
+        for (sum, more) in self.tombs.iter_mut().zip(&other.tombs) {
+            *sum += more;
+        }
+    }
+
+    fn key_count(&self) -> u64 {
+        self.keys.iter().sum::<i64>().max(0) as u64
+    }
 }
 
 /// Opens the store in `pool`.
@@ -85,7 +124,6 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     let words = RootWords::from_root(&pool.root());
     let mut engine = Engine::assemble(pool, config);
     let mut metas = crate::recovery::segment_heads::read(&mut engine, &mut ctx, words);
-    let depth = depth_min(engine.segments.count());
     engine.segments.start_stamps();
     let restored = (words.snapshot != 0)
         .then(|| crate::recovery::snapshot::load(&mut engine, words))
@@ -100,10 +138,9 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
                 let lost = "the index snapshot is damaged; the log was scanned instead";
                 engine.opened.damage.push(lost.to_owned());
             }
-            let (from, segments) = (engine.geometry().base(0), engine.segments.count() as usize);
-            let bytes = segments * engine.geometry().segment_bytes();
-            engine.segments.live_map().clear_all(from, bytes); // Bits that the damaged snapshot has set.
-            scan_and_build(&mut engine, &mut ctx, &metas, depth)?;
+            clear_live_map(&engine); // Bits that the damaged snapshot has set.
+            let loaded = load_checkpoint(&mut engine, words, &metas);
+            scan_and_build(&mut engine, &mut ctx, &metas, loaded)?;
         }
     }
     let initialised = u64::from(engine.segments.count());
@@ -116,6 +153,9 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
         if !fault!("kv.snapshot_kept") {
             (words.snapshot, words.snapshot_generation) = (0, 0);
         }
+        if engine.cleaning.checkpoints.segments() == 0 {
+            (words.checkpoint, words.checkpoint_generation) = (0, 0); // As for the snapshot.
+        }
         if words.open_epoch == 0 {
             words.segments_initialised = initialised;
         }
@@ -127,21 +167,54 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     }
     engine.set_clock_back()?;
     engine.segments.count_waste();
+    engine.recount_capacity();
     engine.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(Arc::new(engine))
+}
+
+fn clear_live_map<M: Medium>(engine: &Engine<M>) {
+    let (from, segments) = (engine.geometry().base(0), engine.segments.count() as usize);
+    let bytes = segments * engine.geometry().segment_bytes();
+    engine.segments.live_map().clear_all(from, bytes);
+}
+
+/// Loads the checkpoint that the superblock names, if it counts.
+fn load_checkpoint<M: Medium>(
+    engine: &mut Engine<M>,
+    words: RootWords,
+    metas: &[Option<SegmentMeta>],
+) -> Option<LoadedCheckpoint> {
+    let loaded = checkpoint::load(engine, words, metas);
+    if loaded.is_err() {
+        let lost = "the checkpoint of the index is damaged; the whole log was scanned instead";
+        engine.opened.damage.push(lost.to_owned());
+    }
+    let loaded = loaded.ok().flatten();
+    if loaded.is_none() {
+        clear_live_map(engine);
+    }
+    loaded
 }
 
 fn scan_and_build<M: Medium>(
     engine: &mut Engine<M>,
     ctx: &mut PersistCtx,
     metas: &[Option<SegmentMeta>],
-    depth: u32,
+    loaded: Option<LoadedCheckpoint>,
 ) -> Result<(), Poisoned> {
-    let parts = 1_usize << depth.min(PART_BITS);
-    let logs: Vec<u32> = (0..engine.segments.count())
-        .filter(|s| metas[*s as usize].is_some_and(|l| l.opened == Some(SegmentPurpose::Log)))
+    let depth = depth_min(engine.segments.count());
+    // Records of different parts belong to different groups of the index.
+    let depth_indexed = loaded.as_ref().map_or(depth, |l| l.index.first_depth());
+    let parts = 1_usize << depth.min(depth_indexed).min(PART_BITS);
+    let is_log = |segment: u32| {
+        metas[segment as usize].is_some_and(|meta| meta.opened == Some(SegmentPurpose::Log))
+    };
+    let covered: Vec<(u32, u32)> = loaded.as_ref().map_or(Vec::new(), |l| l.covered());
+    let mut logs: Vec<u32> = (0..engine.segments.count())
+        .filter(|s| is_log(*s))
         .collect();
-    let (scanned, items) = scan_all(engine, metas, &logs, parts);
+    logs.retain(|segment| covered.binary_search_by_key(segment, |(s, _)| *s).is_err());
+    let (scanned, mut items) = scan_all(engine, metas, &logs, parts);
     note_segment_maps(engine, metas, &scanned);
     let floor = engine.superblock.flushed_seq();
     // New sequence numbers are higher than those that a setback of the clock applies to.
@@ -154,9 +227,26 @@ fn scan_and_build<M: Medium>(
         engine.opened.damage.extend(found.damage.iter().cloned());
         engine.info(*segment).used.store(found.end as u32, Relaxed);
     }
-    let newest = newest_of(engine, items);
-    let index = build(engine, &newest, depth);
-    engine.install(index, seq_max);
+    match loaded {
+        Some(mut loaded) => {
+            situation!("kv.checkpoint_read");
+            engine.opened.keys_checkpointed = loaded.keys();
+            items.push(loaded.tombstones(parts));
+            let newest = newest_of(engine, items);
+            loaded.merge(engine, &newest);
+            if !fault!("kv.checkpoint_sequence_ignored") {
+                seq_max = seq_max.max(loaded.seq_max);
+            }
+            loaded.install(engine, seq_max, scanned.len());
+        }
+        None => {
+            let newest = newest_of(engine, items);
+            let index = build(engine, &newest, depth);
+            engine.install(index, seq_max);
+            let since = engine.segments.stamp().saturating_sub(scanned.len() as u64);
+            engine.cleaning.checkpoints.start(None, since);
+        }
+    }
     for (segment, _) in scanned.iter().filter(|(_, found)| !found.damage.is_empty()) {
         let base = engine.geometry().base(*segment);
         let bytes = engine.geometry().segment_bytes();
@@ -174,18 +264,33 @@ fn scan_and_build<M: Medium>(
         }
     }
     engine.settle(engine.medium().drain(ctx))?;
+    for (segment, end) in covered {
+        engine.info(segment).used.store(end, Relaxed);
+        seal(engine, ctx, metas, segment, end as usize);
+    }
     for (segment, found) in scanned {
-        let meta = metas[segment as usize].expect("a scanned segment has a valid head or tail");
-        if found.end > FIRST {
-            engine.info(segment).set_state(SegmentState::Sealed);
-            situation!("kv.sealed_by_recovery", meta.sealed.is_none());
-            if meta.sealed.is_none() {
-                let place = engine.geometry().place(segment);
-                place.seal(engine.medium(), ctx, meta.generation, found.end);
-            }
-        }
+        seal(engine, ctx, metas, segment, found.end);
     }
     Ok(())
+}
+
+/// Marks a segment whose records end at `end` as sealed, on the medium too, unless it holds none.
+fn seal<M: Medium>(
+    engine: &Engine<M>,
+    ctx: &mut PersistCtx,
+    metas: &[Option<SegmentMeta>],
+    segment: u32,
+    end: usize,
+) {
+    let meta = metas[segment as usize].expect("a segment with records has a valid head or tail");
+    if end > FIRST {
+        engine.info(segment).set_state(SegmentState::Sealed);
+        situation!("kv.sealed_by_recovery", meta.sealed.is_none());
+        if meta.sealed.is_none() {
+            let place = engine.geometry().place(segment);
+            place.seal(engine.medium(), ctx, meta.generation, end);
+        }
+    }
 }
 
 /// Scans the segments in `logs` in parallel. Returns the scan of each segment, and each thread's records,
@@ -349,14 +454,8 @@ fn build<M: Medium>(
     };
     let mask = !(u64::MAX >> bulk.depth());
     let shared = &*engine;
-    let segments = shared.segments.count() as usize;
     let all_counts = in_parallel(threads, &|| {
-        let (live, tombs) = (vec![0; segments], vec![0; segments]);
-        let mut counts = RecoveryCounts {
-            keys: [0; DATABASES],
-            live,
-            tombs,
-        };
+        let mut counts = RecoveryCounts::new(shared.segments.count());
         let (mut group, mut rows) = (Vec::new(), FreshRows::default());
         while let Some(items) = newest.get(next.fetch_add(1, Relaxed)) {
             for run in items.chunk_by(|a, b| a.rank & mask == b.rank & mask) {
@@ -390,7 +489,7 @@ fn count<M: Medium>(engine: &Engine<M>, item: &ScannedRecord, counts: &mut Recov
     }
     engine.segments.live_map().set(item.at);
     counts.keys[item.db as usize] += 1;
-    counts.live[segment as usize] += 1 << 32 | u64::from(item.len);
+    counts.add_live(segment, item.len);
     if !item.large && !item.expires {
         return;
     }

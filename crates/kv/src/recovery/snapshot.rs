@@ -1,11 +1,7 @@
 //! The index snapshot, which a clean close writes so that the next open need not scan the segments.
 //!
-//! ```text
-//!   superblock ──▶ segment ──────▶ segment ──────▶ ...          each: next, its generation, length, crc
-//!                  ┌──────┬──────┐ ┌──────┬──────┐
-//!                  │ head │ piece│ │ head │ piece│              pieces, joined:
-//!                  └──────┴──────┘ └──────┴──────┘              sequence, keys, segments, index
-//! ```
+//! It is a chain of segments (`engine::piece_chain`). The text of the chain has the highest sequence number, the
+//! number of keys of each database, a row for each segment, and the index.
 //!
 //! The snapshot is optional: a scan finds the same records. The last step of a close writes the snapshot's first
 //! segment into the superblock. The first write after an open has read the snapshot clears that word again. Each step
@@ -17,14 +13,13 @@ use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned, Ticket};
 
 use crate::engine::Engine;
+use crate::engine::piece_chain::{self, ChainWriter, piece_bytes};
 use crate::format::pool_root::RootWords;
 use crate::format::record::{RECORD_MIN, SEQ_MAX, u32_at, u64_at};
-use crate::format::segment::{FIRST, SegmentPurpose, SegmentState};
+use crate::format::segment::{FIRST, SegmentState};
 use crate::index::HashIndex;
 use farbank_store::{DATABASES, Error};
 
-/// Bytes of the header of each piece.
-const PIECE_HEAD: usize = 32;
 /// Bytes of one segment's row in the snapshot.
 const SEGMENT_BYTES: usize = 48;
 /// Offset in a row of the end of the segment's records.
@@ -40,6 +35,7 @@ const CLEANING_MAX: Duration = Duration::from_secs(30);
 /// # Errors
 /// [`Error::NoSnapshot`] if there are still too few free segments. No snapshot is written then.
 pub(crate) fn save<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Result<(), Error> {
+    engine.free_checkpoints()?;
     make_room(engine)?;
     // No segment may stay open: the snapshot would count it as free.
     engine.close_cleaner()?;
@@ -59,11 +55,6 @@ fn segments_needed<M: Medium>(engine: &Engine<M>) -> u32 {
     let before_index = 8 + 8 * DATABASES + 8 + engine.segments.count() as usize * SEGMENT_BYTES;
     let bytes = before_index + engine.index.export_bytes();
     bytes.div_ceil(piece_bytes(engine)) as u32
-}
-
-/// Bytes of the snapshot that one segment holds.
-fn piece_bytes<M: Medium>(engine: &Engine<M>) -> usize {
-    engine.geometry().payload() - PIECE_HEAD
 }
 
 /// Cleans and grows the pool until the snapshot fits, or until that gains nothing more.
@@ -86,37 +77,11 @@ fn make_room<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
 }
 
 fn write<M: Medium>(engine: &Engine<M>, ctx: &mut PersistCtx) -> Result<(), Poisoned> {
-    let bytes = contents(engine);
-    let pieces: Vec<&[u8]> = bytes.chunks(piece_bytes(engine)).collect();
-    let places: Vec<u32> = pieces
-        .iter()
-        .map(|_| engine.take_segment(0).expect("enough segments are free"))
-        .collect();
-    for (number, part) in pieces.iter().enumerate() {
-        let next = places.get(number + 1);
-        let next_generation = next.map_or(0, |s| engine.info(*s).generation.load(Relaxed));
-        let mut head = Vec::with_capacity(PIECE_HEAD);
-        head.extend_from_slice(&next.map_or(0, |s| u64::from(*s) + 1).to_le_bytes());
-        head.extend_from_slice(&next_generation.to_le_bytes());
-        head.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&head), part);
-        head.extend_from_slice(&u64::from(crc).to_le_bytes());
-        let place = engine.geometry().place(places[number]);
-        let generation = engine.info(places[number]).generation.load(Relaxed);
-        place.open(
-            engine.medium(),
-            ctx,
-            generation,
-            engine.segments.open_epoch(),
-            SegmentPurpose::Snapshot,
-        );
-        engine
-            .medium()
-            .copy_in(ctx, place.at.plus(FIRST as u64), &[&head, part]);
-    }
+    let mut chain = ChainWriter::default();
+    *chain.buffer() = contents(engine);
+    let written = chain.finish(engine, ctx, 0);
+    let (first, generation) = written.expect("enough segments are free");
     engine.settle(engine.medium().drain(ctx))?;
-    let first = places[0];
-    let generation = engine.info(first).generation.load(Relaxed);
     engine.set_root(|words| {
         (words.snapshot, words.snapshot_generation) = (u64::from(first) + 1, generation);
     })
@@ -149,7 +114,7 @@ fn contents<M: Medium>(engine: &Engine<M>) -> Vec<u8> {
 /// Loads the snapshot that the superblock names. Returns the number of keys. `None` if anything about it is wrong; then
 /// nothing was changed, except that bits in the live map may be set.
 pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Option<u64> {
-    let bytes = read(engine, words)?;
+    let bytes = piece_chain::read(engine, words.snapshot, words.snapshot_generation)?.bytes;
     let seq_max = u64_at(bytes.get(..8)?, 0);
     let (keys, rest) = bytes[8..].split_at_checked(8 * DATABASES)?;
     let (count, rest) = rest.split_at_checked(8)?;
@@ -243,39 +208,4 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
             }
         }
     }
-}
-
-/// Reads and joins the pieces of the snapshot. `None` if a checksum or a generation is wrong.
-fn read<M: Medium>(engine: &Engine<M>, words: RootWords) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let (mut next, mut generation) = (words.snapshot, words.snapshot_generation);
-    let mut pieces = 0;
-    while next != 0 {
-        let segment = u32::try_from(next - 1)
-            .ok()
-            .filter(|s| *s < engine.segments.count())?;
-        pieces += 1;
-        if engine.info(segment).generation.load(Relaxed) != generation
-            || pieces > engine.segments.count()
-        {
-            return None;
-        }
-        let at = engine.geometry().base(segment).plus(FIRST as u64);
-        let mut head = [0; PIECE_HEAD];
-        engine.medium().copy_out(at, &mut head);
-        let len = usize::try_from(u64_at(&head, 16)).ok()?;
-        if len > engine.geometry().payload() - PIECE_HEAD {
-            return None;
-        }
-        let start = bytes.len();
-        engine
-            .medium()
-            .append_out(at.plus(PIECE_HEAD as u64), len, &mut bytes);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&head[..24]), &bytes[start..]);
-        if u64::from(crc) != u64_at(&head, 24) {
-            return None;
-        }
-        (next, generation) = (u64_at(&head, 0), u64_at(&head, 8));
-    }
-    Some(bytes)
 }

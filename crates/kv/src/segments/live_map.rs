@@ -91,18 +91,34 @@ impl LiveMap {
         words.map(|word| self.0.get(word).load(Ordering::Relaxed))
     }
 
+    /// Sets bits of the `bytes` from `from` on, from the words that [`LiveMap::words_of`] has returned, and reads 8 bytes of
+    /// `words` for each.
+    pub(crate) fn set_all(&self, from: Off, bytes: usize, words: &[u8]) {
+        let places = word_of(from.0)..word_of(from.0 + bytes as u64);
+        for (place, word) in places.zip(words.chunks_exact(8)) {
+            let word = crate::format::record::u64_at(word, 0);
+            self.0.get(place).fetch_or(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the place of each bit that is set in the `bytes` from `from` on: its record begins there, or [`ALIGN`] bytes
+    /// after it.
+    pub(crate) fn places(&self, from: Off, bytes: usize) -> impl Iterator<Item = Off> {
+        let words = (word_of(from.0)..).zip(self.words_of(from, bytes));
+        words.flat_map(|(word, bits)| {
+            let base = Off(word as u64 * WORD_BYTES);
+            ones(bits).map(move |bit| base.plus(u64::from(bit) * RECORD_MIN as u64))
+        })
+    }
+
     /// Returns, for each live record in the `bytes` from `from` on, the two places at which it may begin. `None` if
     /// not exactly `live` bits are set there (KV-LIVE-2).
     pub(crate) fn all_of(&self, from: Off, bytes: usize, live: u32) -> Option<Vec<[Off; 2]>> {
         let mut found = Vec::with_capacity(live as usize);
-        let first = word_of(from.0);
-        for (word, bits) in (first..).zip(self.words_of(from, bytes)) {
-            let base = Off(word as u64 * WORD_BYTES);
-            found.extend(ones(bits).map(|bit| {
-                let first = base.plus(u64::from(bit) * RECORD_MIN as u64);
-                [first, first.plus(ALIGN as u64)]
-            }));
-        }
+        found.extend(
+            self.places(from, bytes)
+                .map(|first| [first, first.plus(ALIGN as u64)]),
+        );
         (found.len() == live as usize).then_some(found)
     }
 }

@@ -144,7 +144,9 @@ impl<M: Medium> KvSession<M> {
             if self.fits(len) || self.await_growth(len)? {
                 return Ok(());
             }
-            let may_gain = engine.would_fit(len) || engine.segments.has_dead_extents();
+            let may_gain = engine.would_fit(len)
+                || engine.segments.has_dead_extents()
+                || engine.cleaning.checkpoints.segments() > 0;
             let gone = may_gain && self.await_tombstones(len)?;
             if !gone && !self.begin_unlimited_wait() {
                 return Err(engine.full());
@@ -180,7 +182,10 @@ impl<M: Medium> KvSession<M> {
     /// Has tombstones removed until `len` bytes fit. Returns whether they fit.
     fn await_tombstones(&mut self, len: usize) -> Result<bool, Error> {
         match self.engine.config.cleaning {
-            CleaningMode::Inline => Ok(self.engine.remove_tombstones_until_fits(len)?),
+            CleaningMode::Inline => {
+                self.engine.free_checkpoints()?;
+                Ok(self.engine.remove_tombstones_until_fits(len)?)
+            }
             CleaningMode::Background => {
                 Ok(self.await_runs(0, len, |engine| engine.fits_exactly(len))?)
             }
@@ -241,8 +246,9 @@ impl<M: Medium> KvSession<M> {
             CleaningMode::Inline => engine.clean_until(keep + 1)? == CleanOutcome::Gained,
             CleaningMode::Background => self.await_cleaner(keep + 1)?,
         };
-        // In background mode, the background thread has tried to grow the pool, too.
-        match freed || (engine.config.cleaning == CleaningMode::Inline && engine.grow_pool()) {
+        // In background mode, the background thread has tried these, too.
+        let is_inline = engine.config.cleaning == CleaningMode::Inline;
+        match freed || (is_inline && (engine.grow_pool() || engine.free_checkpoints()?)) {
             true => Ok(()),
             false => Err(engine.full()),
         }
@@ -372,6 +378,7 @@ impl<M: Medium> KvSession<M> {
         // The length of the record is not known yet: it may be shorter than `len`.
         let may_gain = engine.may_grow()
             || engine.lacks_room_for_tombstones(len)
+            || engine.cleaning.checkpoints.segments() > 0
             || engine.segments.has_dead_extents();
         self.room.is_promised = self.fits(len);
         if self.room.is_promised || !may_gain {

@@ -43,6 +43,24 @@ fn nothing_acknowledged_is_lost_between_slices_of_a_pass() {
 }
 
 #[test]
+fn nothing_acknowledged_is_lost_with_checkpoints_of_the_index() {
+    for persistency in [Persistency::Adr, Persistency::Page, Persistency::Relaxed] {
+        holds_of(&KvTarget::Checkpoint, persistency, 0..1);
+    }
+}
+
+/// In seed 12 a session changes a key that another session's group has staged because of KV-GROUP-6.
+#[test]
+fn a_key_that_a_group_has_added_is_no_violation() {
+    let config = ExploreConfig {
+        cap: 1,
+        ..ExploreConfig::new(Persistency::Page)
+    };
+    let report = explore_seed(&KvTarget::Plain, &config, 12);
+    assert!(report.holds(), "{report}");
+}
+
+#[test]
 fn nothing_acknowledged_is_lost_when_caches_are_not_durable() {
     holds(Persistency::Adr, 0..1);
 }

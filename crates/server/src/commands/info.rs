@@ -412,6 +412,7 @@ fn farbank(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     let opened = shared.store.opened();
     let health = shared.store.health();
     let (pool, writes) = (&figures.pool, &figures.writes);
+    let log = figures.log.unwrap_or_default();
     let merged_writes = figures
         .cache
         .as_ref()
@@ -429,7 +430,9 @@ fn farbank(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "pool_segments_free": pool.segments_free,
         "pool_capacity_bytes": pool.capacity_bytes,
         "pool_live_bytes": pool.live_bytes,
-        "pool_tombstone_bytes": figures.log.unwrap_or_default().tombstone_bytes,
+        "pool_tombstone_bytes": log.tombstone_bytes,
+        "pool_checkpoints": log.checkpoints_written,
+        "pool_checkpoint_bytes": log.checkpoint_bytes,
         "pool_user_bytes": writes.user_bytes,
         "pool_merged_writes": merged_writes,
         "pool_moved_bytes": writes.moved_bytes,
