@@ -82,7 +82,14 @@ impl TcpServer {
             let thread = thread::Builder::new().name("farbank-member".into());
             server.threads.push(thread.spawn(run)?);
         }
-        let run = move || accept_all(&listener, &node, &sockets, &settings);
+        if node.is_shared() {
+            node.memory()
+                .begin_sharing(&mut PersistCtx::new(0), address);
+        }
+        let run = move || {
+            accept_all(&listener, &node, &sockets, &settings);
+            node.memory().end_sharing(&mut PersistCtx::new(0));
+        };
         let thread = thread::Builder::new().name("farbank-accept".into());
         server.threads.push(thread.spawn(run)?);
         Ok(server)
