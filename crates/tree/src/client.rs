@@ -238,8 +238,8 @@ impl<F: Fabric> Client<F> {
 
     /// Records a memory server as failed if `error` says so. Returns the tree's error.
     pub(crate) fn noted(&self, error: FabricError) -> TreeError {
-        use FabricError::{Empty, Timeout};
-        if let Timeout { server } | Empty { server } = error {
+        use FabricError::{Damaged, Empty, Timeout};
+        if let Timeout { server } | Empty { server } | Damaged { server } = error {
             self.home.servers.borrow_mut()[usize::from(server)].gone = Some(error);
         }
         TreeError::Fabric(error)

@@ -74,9 +74,9 @@ impl LockWord {
 
     /// Returns the outcome for the next waiter after the holder has failed with `error`.
     pub(crate) fn after(&self, error: TreeError) -> WaitOutcome {
-        use farbank_fabric::FabricError::{Empty, Fenced, Timeout};
+        use farbank_fabric::FabricError::{Damaged, Empty, Fenced, Timeout};
         match error {
-            TreeError::Fabric(Timeout { server } | Empty { server })
+            TreeError::Fabric(Timeout { server } | Empty { server } | Damaged { server })
                 if server == self.word.server() =>
             {
                 WaitOutcome::Failed(error)
