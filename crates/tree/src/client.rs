@@ -14,7 +14,7 @@ use crate::config::{Config, HOST_LOCKS_MAX, ValueMode};
 use crate::error::TreeError;
 use crate::key::Key;
 use crate::leaf_window::LeafWindow;
-use crate::lock_table::{LocalLockTable, encode_owner};
+use crate::lock_table::{LocalLockTable, LockWord, decode_owner, encode_owner};
 use crate::node_allocator::NodeAllocator;
 use crate::op_stats::OpStats;
 use crate::page::NodePage;
@@ -269,6 +269,28 @@ impl<F: Fabric> Client<F> {
         done.map_err(|error| self.noted(error))
     }
 
+    /// Returns whether the owner's epoch has ended for good: it is fenced (TREE-LOCK-3).
+    pub(crate) async fn is_dead(&self, owner: u64) -> Result<bool, TreeError> {
+        let (compute, epoch) = decode_owner(owner);
+        if self.is_on(compute, epoch) {
+            return Ok(false);
+        }
+        let answer = self
+            .call(LEASE_SERVER, ServiceRequest::CheckLease { compute, epoch })
+            .await?;
+        Ok(answer == ServiceResponse::Expired)
+    }
+
+    /// Asks whether the owner of the lock of the node at `at` is dead, which completes its unfinished write.
+    async fn doubt_writer(&self, at: GAddr) -> Result<(), TreeError> {
+        let lock = LockWord::of(self.fabric(), self.config(), at);
+        let word = self.round_trip(lock.read()).await?.into_bytes();
+        match lock.owner_in(&word) {
+            0 => Ok(()),
+            owner => self.is_dead(owner).await.map(|_| ()),
+        }
+    }
+
     /// Reads the node at `at`, and retries until the copy is whole. A read slower than the version window cannot detect
     /// a wrapped version. So the client backs off before it retries, longer each time, because on a crowded network
     /// card immediate retries would keep all reads slow.
@@ -277,6 +299,7 @@ impl<F: Fabric> Client<F> {
         const DOUBLINGS: u32 = 6;
         let layout = self.home.config.layout;
         let mut late = 0;
+        let mut torn_since = None;
         self.admit(at.server()).await?;
         loop {
             let posted = self.home.fabric.now();
@@ -296,6 +319,9 @@ impl<F: Fabric> Client<F> {
                 let most = WAIT_NS << late;
                 late = (late + 1).min(DOUBLINGS);
                 self.home.fabric.sleep(lot.below(most)).await;
+            } else if posted - *torn_since.get_or_insert(posted) > self.home.config.doubt_ns {
+                torn_since = None;
+                self.doubt_writer(at).await?;
             }
         }
     }

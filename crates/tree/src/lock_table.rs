@@ -67,6 +67,17 @@ impl LockWord {
         Verb::masked_cas(self.word, old << self.shift, new << self.shift, self.mask())
     }
 
+    /// Returns the verb that reads the lock's word.
+    pub(crate) fn read(&self) -> Verb {
+        Verb::read(self.word, 8)
+    }
+
+    /// Returns the owner in the bytes of the lock's word.
+    pub(crate) fn owner_in(&self, bytes: &[u8]) -> u64 {
+        let word = bytes.first_chunk().expect("a word was read");
+        self.owner(u64::from_le_bytes(*word))
+    }
+
     /// Returns the owner in a copy of the lock's word; 0: the lock is free.
     pub(crate) fn owner(&self, word: u64) -> u64 {
         (word & self.mask()) >> self.shift
