@@ -240,7 +240,7 @@ fn agree_with_a_model(transport: Transport, config: Config, rounds: u64) {
 /// A compute server that disappears while it holds a lock is fenced, and its lock is taken.
 #[test]
 fn the_lock_of_a_dead_compute_server_is_taken_over() {
-    TRANSPORTS.map(take_over_locks);
+    TRANSPORTS.into_iter().for_each(take_over_locks);
 }
 
 fn take_over_locks(transport: Transport) {
@@ -273,7 +273,7 @@ fn take_over_locks(transport: Transport) {
 
 #[test]
 fn memory_servers_with_data_of_another_structure_are_not_used() {
-    TRANSPORTS.map(refuse_other_data);
+    TRANSPORTS.into_iter().for_each(refuse_other_data);
 }
 
 fn refuse_other_data(transport: Transport) {
@@ -295,7 +295,7 @@ fn refuse_other_data(transport: Transport) {
 /// Several blocks and chunks that a client leaves are used by two later clients, each by one of them.
 #[test]
 fn memory_that_a_client_leaves_is_used_once() {
-    TRANSPORTS.map(leave_memory);
+    TRANSPORTS.into_iter().for_each(leave_memory);
 }
 
 fn leave_memory(transport: Transport) {

@@ -302,12 +302,13 @@ impl Fabric for ShmFabric {
         );
         let executed = self.0.execute(server, verbs);
         let sent = executed.map_err(|verbs| self.0.control.batch(server, verbs));
-        let reactor = self.reactor().clone();
+        let is_turn = matches!(&sent, Ok(batch) if batch.is_turn);
+        let turn = is_turn.then(|| self.reactor().yield_now());
         async move {
             match sent {
                 Ok(batch) => {
-                    if batch.is_turn {
-                        reactor.yield_now().await;
+                    if let Some(turn) = turn {
+                        turn.await;
                     }
                     batch.result
                 }
