@@ -298,28 +298,32 @@ impl<F: Fabric> Client<F> {
         const WAIT_NS: Nanos = 4_000;
         const DOUBLINGS: u32 = 6;
         let layout = self.home.config.layout;
-        let mut late = 0;
-        let mut torn_since = None;
+        let ns_max = self.home.config.read_ns_max();
+        let is_bounded = ns_max < Nanos::MAX;
+        let now = || self.home.fabric.now();
+        let (mut late, mut torn_since) = (0, None);
         self.admit(at.server()).await?;
         loop {
-            let posted = self.home.fabric.now();
+            let posted = if is_bounded { now() } else { 0 };
             let verb = self.round_trip(Verb::read(at, layout.node_bytes)).await?;
             let page = NodePage {
                 layout,
                 bytes: verb.into_bytes(),
             };
-            let in_time = self.home.fabric.now() - posted <= self.home.config.read_ns_max();
+            let in_time = !is_bounded || now() - posted <= ns_max;
             if in_time && (page.check().is_ok() || fault!("tree.node_unchecked")) {
                 return Ok(FetchedNode { at, page });
             }
             self.note(|op| op.read_retries += 1);
             if !in_time {
-                let mut lot =
-                    Rng::new(at.0 ^ self.home.fabric.now()).fork(self.home.compute.into());
+                let mut lot = Rng::new(at.0 ^ now()).fork(self.home.compute.into());
                 let most = WAIT_NS << late;
                 late = (late + 1).min(DOUBLINGS);
                 self.home.fabric.sleep(lot.below(most)).await;
-            } else if posted - *torn_since.get_or_insert(posted) > self.home.config.doubt_ns {
+                continue;
+            }
+            let since = *torn_since.get_or_insert_with(now);
+            if now() - since > self.home.config.doubt_ns {
                 torn_since = None;
                 self.doubt_writer(at).await?;
             }

@@ -81,7 +81,7 @@ fn a_copy_of_a_memory_and_memories_in_another_order_are_refused() {
 fn a_second_server_on_the_same_file_is_refused_and_the_first_continues() {
     let cluster = Cluster::new(1);
     let fabric = cluster.fabric(1);
-    let error = open(&cluster.path(0)).err().expect("the file is locked");
+    let error = open(&cluster.path(0)).expect_err("the file is locked");
     assert!(error.to_string().contains("is in use by"), "{error}");
     drop(fabric);
     cluster.fabric(1);

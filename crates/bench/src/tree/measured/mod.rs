@@ -95,6 +95,8 @@ pub struct MeasuredOptions {
 
 /// Bytes of internal nodes that a compute server may cache, unless an option says otherwise.
 pub const CACHE_BYTES: usize = 64 << 20;
+/// Less keys than the leaves below one node of level 1 have.
+const KEYS_OF_PARENT: usize = 512;
 /// Measured operations of each kind in part 1.
 const UNLOADED_OPERATIONS: u64 = 4_000;
 /// Bound of the median of an operation of one client by TCP, in bare round trips for each of its round trips.
@@ -251,6 +253,10 @@ fn unloaded(
         .collect::<Result<_, _>>()?;
     let mut buffer = vec![0; config.layout.node_bytes];
     let measured = reactor.block_on(async {
+        // Each level 1 node of the tree gets into the cache.
+        for key in (0..keys.space()).step_by(KEYS_OF_PARENT) {
+            client.get(key).await?;
+        }
         for n in 0..2 * UNLOADED_OPERATIONS {
             let key = keys.draw(&mut rng);
             let server = (n % u64::from(options.servers)) as u16;
