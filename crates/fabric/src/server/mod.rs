@@ -86,6 +86,7 @@ mod redo;
 mod sharing;
 mod slots;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -106,7 +107,7 @@ use slots::CallerFence;
 pub(crate) use admission::{Caller, FIRST_ATTEMPT};
 pub(crate) use host_process::HostProcess;
 pub(crate) use redo::{MAPPED_MAX, RedoFile};
-pub(crate) use sharing::own_pid_namespace;
+pub(crate) use sharing::{own_pid_namespace, path_hash};
 pub(crate) use slots::CallerSlot;
 
 /// Highest epoch of a compute server. Lock words of structures have 6 bits for it.
@@ -137,7 +138,8 @@ pub struct MemoryNode<M> {
     admission: Admission,
     manager: Option<LeaseManager>,
     callers: CallerFence,
-    is_shared: bool,
+    /// File of the memory, if processes of this host may map it.
+    path: Option<PathBuf>,
     leases: LeaseSettings,
     batches: AtomicU64,
 }
@@ -154,7 +156,7 @@ impl<M: Medium> MemoryNode<M> {
             admission: Admission::new(floors, memory.joined(), !manages, leases.member),
             memory,
             callers: CallerFence::new(leases.compute / 4, None),
-            is_shared: false,
+            path: None,
             leases,
             batches: AtomicU64::new(0),
         }
@@ -163,14 +165,19 @@ impl<M: Medium> MemoryNode<M> {
     /// Lets processes of this host execute verbs on the server's memory, which is in the file `path` ([`shm`](crate::shm)).
     #[must_use]
     pub fn shared_at(mut self, path: impl Into<PathBuf>) -> MemoryNode<M> {
-        self.callers = CallerFence::new(self.leases.compute / 4, Some(path.into()));
-        self.is_shared = true;
+        let path = path.into();
+        let path = path.canonicalize().unwrap_or(path);
+        self.callers = CallerFence::new(self.leases.compute / 4, Some(path.clone()));
+        self.path = Some(path);
         self
     }
 
-    /// Returns whether processes of this host may map the memory.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.is_shared
+    /// Shows to processes of this host, if they may map the memory, that the server listens on `address`.
+    pub(crate) fn begin_sharing(&self, address: SocketAddr) {
+        if let Some(path) = &self.path {
+            let mut ctx = PersistCtx::new(0);
+            self.memory.begin_sharing(&mut ctx, address, path);
+        }
     }
 
     /// Returns the server's memory.

@@ -1,16 +1,19 @@
 //! The words of a memory's header with which processes of the same host find the memory server and see that it serves.
 //!
 //! ```text
-//!   SHARING_AT  0             8             16    24    32
-//!               │ generation  │ port, kind  │ address   │ PID namespace │
+//!   SHARING_AT  0             8             16    24    32              40
+//!               │ generation  │ port, kind  │ address   │ PID namespace │ hash of the path │
 //!               └ 0: no process serves the memory
 //! ```
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use farbank_pm::{Medium, Off, PersistCtx, WORD};
+use sha2::{Digest, Sha256};
 
 use super::memory::{SHARING_AT, WordMemory};
 
@@ -18,6 +21,7 @@ const SERVING_AT: Off = Off(SHARING_AT);
 const PORT_AT: Off = Off(SHARING_AT + 8);
 const ADDRESS_AT: [Off; 2] = [Off(SHARING_AT + 16), Off(SHARING_AT + 24)];
 const NAMESPACE_AT: Off = Off(SHARING_AT + 32);
+const PATH_AT: Off = Off(SHARING_AT + 40);
 /// Kinds of an address, above the bits of the port.
 const IPV4: u64 = 4 << 16;
 const IPV6: u64 = 6 << 16;
@@ -29,6 +33,14 @@ pub(crate) struct SharingInfo {
     pub(crate) control: SocketAddr,
     /// The server's PID namespace. Process ids of another one mean other processes.
     pub(crate) pid_namespace: u64,
+    /// Hash of the path by which the server knows the file. The files of `redo` are beside it.
+    pub(crate) path_hash: u64,
+}
+
+/// Returns the hash of a path without symbolic links.
+pub(crate) fn path_hash(path: &Path) -> u64 {
+    let hash = Sha256::digest(path.as_os_str().as_bytes());
+    u64::from_le_bytes(*hash.first_chunk().expect("a hash has 32 bytes"))
 }
 
 /// Returns the inode of this process's PID namespace; 0 if /proc does not show it.
@@ -37,8 +49,8 @@ pub(crate) fn own_pid_namespace() -> u64 {
 }
 
 impl<M: Medium> WordMemory<M> {
-    /// Shows to processes of this host that the server of this memory listens on `address`.
-    pub(crate) fn begin_sharing(&self, ctx: &mut PersistCtx, address: SocketAddr) {
+    /// Shows to processes of this host that the server of this memory, which is in the file `path`, listens on `address`.
+    pub(crate) fn begin_sharing(&self, ctx: &mut PersistCtx, address: SocketAddr, path: &Path) {
         let (kind, bytes) = match address.ip() {
             IpAddr::V4(ip) => (IPV4, ip.to_ipv6_mapped().octets()),
             IpAddr::V6(ip) => (IPV6, ip.octets()),
@@ -50,6 +62,7 @@ impl<M: Medium> WordMemory<M> {
         }
         medium.store(ctx, PORT_AT, kind | u64::from(address.port()));
         medium.store(ctx, NAMESPACE_AT, own_pid_namespace());
+        medium.store(ctx, PATH_AT, path_hash(path));
         medium.store(ctx, SERVING_AT, self.generation());
     }
 
@@ -90,6 +103,7 @@ impl<M: Medium> WordMemory<M> {
         Some(SharingInfo {
             control: SocketAddr::new(loopback_if_any(ip), port as u16),
             pid_namespace: medium.load(NAMESPACE_AT),
+            path_hash: medium.load(PATH_AT),
         })
     }
 }
@@ -122,10 +136,13 @@ mod tests {
             ("[::]:65535", "[::1]:65535"),
             ("[fe80::12:7]:9", "[fe80::12:7]:9"),
         ] {
-            memory.begin_sharing(&mut ctx, address.parse().unwrap());
+            let path = Path::new("/dev/shm/m");
+            memory.begin_sharing(&mut ctx, address.parse().unwrap(), path);
             let info = memory.sharing_info().unwrap();
             assert_eq!(info.control, expected.parse().unwrap());
             assert_eq!(info.pid_namespace, own_pid_namespace());
+            assert_eq!(info.path_hash, path_hash(path));
+            assert_ne!(info.path_hash, path_hash(Path::new("/dev/shm/n")));
         }
         memory.end_sharing(&mut ctx);
         assert_eq!(memory.sharing_info(), None);

@@ -1,14 +1,14 @@
 //! [`Attachment`]: the mapping of one memory server's memory, and the verbs on it.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use farbank_pm::media::{Mapped, share_path};
 use farbank_pm::{Medium, Off, PersistCtx, WORD};
 
 use super::ShmConnectError;
 use crate::fabric::Verb;
-use crate::server::{RedoFile, WordMemory, own_pid_namespace};
+use crate::server::{RedoFile, WordMemory, own_pid_namespace, path_hash};
 
 const VALID: &str = "the batch was validated";
 
@@ -25,6 +25,8 @@ pub(super) enum VerbOutcome {
 /// The memory of a memory server, mapped into this process.
 pub(super) struct Attachment {
     pub(super) memory: WordMemory<Mapped>,
+    /// Path of the file, without symbolic links.
+    pub(super) path: PathBuf,
     /// Address of the server's socket.
     pub(super) control: SocketAddr,
     bytes: usize,
@@ -34,6 +36,7 @@ impl Attachment {
     /// Maps the memory in the file at `path`.
     pub(super) fn open(path: &Path) -> Result<Attachment, ShmConnectError> {
         let medium = share_path(path).map_err(ShmConnectError::Open)?;
+        let canonical = path.canonicalize().unwrap_or(path.into());
         let bytes = usize::try_from(medium.len()).unwrap_or(usize::MAX);
         let memory = WordMemory::attach(medium)
             .map_err(|error| ShmConnectError::Memory(path.into(), error))?;
@@ -43,8 +46,12 @@ impl Attachment {
         if info.pid_namespace != own_pid_namespace() {
             return Err(ShmConnectError::OtherNamespace(path.into()));
         }
+        if info.path_hash != path_hash(&canonical) {
+            return Err(ShmConnectError::OtherPath(canonical));
+        }
         Ok(Attachment {
             memory,
+            path: canonical,
             control: info.control,
             bytes,
         })

@@ -117,7 +117,7 @@ impl ShmFabric {
             Some(Some(lease_server)) => {
                 let process = HostProcess::current().map_err(ShmConnectError::Process)?;
                 let owner = (control.compute(), control.epoch());
-                let paths: Vec<_> = settings.servers.iter().map(path_of).collect();
+                let paths: Vec<_> = attachments.iter().map(path_of).collect();
                 let slot = CallerSlot::take(&lease_server.memory, &mut ctx, owner, process);
                 let [name, former] = slot.names;
                 let redo = RedoFile::create(name, former, &paths).map_err(ShmConnectError::Open)?;
@@ -275,11 +275,9 @@ impl ShmShared {
 }
 
 /// Returns the path of a server's memory; an empty one if it is reached by TCP.
-fn path_of(server: &ServerAddress) -> PathBuf {
-    match server {
-        ServerAddress::Tcp(_) => PathBuf::new(),
-        ServerAddress::Shm(path) => path.clone(),
-    }
+fn path_of(attachment: &Option<Attachment>) -> PathBuf {
+    let path = attachment.as_ref().map(|attachment| &attachment.path);
+    path.cloned().unwrap_or_default()
 }
 
 impl Fabric for ShmFabric {

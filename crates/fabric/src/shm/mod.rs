@@ -87,6 +87,8 @@ pub enum ShmConnectError {
     OtherMemory(PathBuf),
     /// The server is in another PID namespace.
     OtherNamespace(PathBuf),
+    /// The server knows the file by another path.
+    OtherPath(PathBuf),
     /// The lease server was given by its address, and another server by its file.
     LeaseServerByTcp,
     /// This process cannot be identified.
@@ -115,6 +117,11 @@ impl fmt::Display for ShmConnectError {
             ShmConnectError::OtherNamespace(path) => write!(
                 f,
                 "shared memory {}: its memory server runs in another PID namespace; use its IP:PORT",
+                path.display()
+            ),
+            ShmConnectError::OtherPath(path) => write!(
+                f,
+                "shared memory {}: its memory server has opened it by another path, or it is a copy; use the path of --pool",
                 path.display()
             ),
             ShmConnectError::LeaseServerByTcp => f.write_str(

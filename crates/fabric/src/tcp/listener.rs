@@ -82,10 +82,7 @@ impl TcpServer {
             let thread = thread::Builder::new().name("farbank-member".into());
             server.threads.push(thread.spawn(run)?);
         }
-        if node.is_shared() {
-            node.memory()
-                .begin_sharing(&mut PersistCtx::new(0), address);
-        }
+        node.begin_sharing(address);
         let run = move || {
             accept_all(&listener, &node, &sockets, &settings);
             node.memory().end_sharing(&mut PersistCtx::new(0));

@@ -46,7 +46,7 @@ fn files_that_are_no_served_memory_are_refused_with_the_reason() {
 
 #[test]
 fn a_copy_of_a_memory_and_memories_in_another_order_are_refused() {
-    let mut cluster = Cluster::new(2);
+    let cluster = Cluster::new(2);
     let settings = cluster.settings(1);
     let reactor = Reactor::new(Default::default()).unwrap();
     let mut swapped = settings.clone();
@@ -60,20 +60,28 @@ fn a_copy_of_a_memory_and_memories_in_another_order_are_refused() {
     let mut mixed = settings.clone();
     mixed.servers[1] = ServerAddress::Tcp(cluster.servers[1].as_ref().unwrap().address());
     ShmFabric::connect(&reactor, mixed).unwrap();
-    let copy = cluster.folder.path().join("copy");
-    fs::copy(cluster.path(1), &copy).unwrap();
-    // The server of the original has another generation now. Its socket is another one, too, so only a copy of the new
-    // memory with the address of the old generation shows the case.
-    cluster.stop(1);
-    cluster.start(1);
+    let other = cluster.folder.path().join("other");
+    let mut named = settings.clone();
+    named.servers[1] = ServerAddress::Shm(other.clone());
+    std::os::unix::fs::symlink(cluster.path(1), &other).unwrap();
+    ShmFabric::connect(&reactor, named.clone()).unwrap();
+    fs::remove_file(&other).unwrap();
+    let refused = |settings| ShmFabric::connect(&reactor, settings).err().unwrap();
+    fs::hard_link(cluster.path(1), &other).unwrap();
+    let error = refused(named.clone());
+    assert!(matches!(error, ShmConnectError::OtherPath(_)), "{error}");
+    fs::remove_file(&other).unwrap();
+    fs::copy(cluster.path(1), &other).unwrap();
+    let error = refused(named);
+    assert!(matches!(error, ShmConnectError::OtherPath(_)), "{error}");
+    // The file was replaced by another state of it.
     let mut bytes = fs::read(cluster.path(1)).unwrap();
     let generation = bytes[MAGIC_AT + 16] ^ 1;
     bytes[MAGIC_AT + 16] = generation;
     bytes[MAGIC_AT + 3072] = generation;
-    fs::write(&copy, bytes).unwrap();
-    let mut other = settings;
-    other.servers[1] = ServerAddress::Shm(copy);
-    let error = ShmFabric::connect(&reactor, other).err().unwrap();
+    fs::remove_file(cluster.path(1)).unwrap();
+    fs::write(cluster.path(1), bytes).unwrap();
+    let error = refused(settings);
     assert!(matches!(error, ShmConnectError::OtherMemory(_)), "{error}");
 }
 
