@@ -34,7 +34,7 @@ Examples:
 pub(crate) struct CheckClusterArgs {
     /// How the compute processes reach the memory servers.
     #[arg(long, value_enum, default_value = "tcp")]
-    fabric: FabricChoice,
+    fabric: ClusterFabricChoice,
     /// Number of cycles. Most kill, pause or restart a process.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = value_parser!(u64).range(1..))]
     cycles: u64,
@@ -56,7 +56,7 @@ pub(crate) struct CheckClusterArgs {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum FabricChoice {
+enum ClusterFabricChoice {
     /// By TCP over loopback.
     Tcp,
     /// By shared memory: they map the files of the memory servers.
@@ -74,8 +74,8 @@ impl CheckClusterArgs {
             program,
             folder: folder.clone(),
             fabric: match self.fabric {
-                FabricChoice::Tcp => ClusterFabric::Tcp,
-                FabricChoice::Shm => ClusterFabric::Shm,
+                ClusterFabricChoice::Tcp => ClusterFabric::Tcp,
+                ClusterFabricChoice::Shm => ClusterFabric::Shm,
             },
             cycles: self.cycles,
             processes: self.processes as usize,
