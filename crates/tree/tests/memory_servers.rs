@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
 use farbank_fabric::shm::{ServerAddress, ShmFabric, ShmSettings};
@@ -113,14 +114,17 @@ fn start_servers(transport: Transport) -> Servers {
     }
 }
 
-fn connect(reactor: &Reactor, servers: &Servers, compute: u16) -> ShmFabric {
-    let settings = ShmSettings {
-        servers: servers.addresses.clone(),
+fn settings(servers: Vec<ServerAddress>, compute: u16) -> ShmSettings {
+    ShmSettings {
+        servers,
         compute: Some(compute),
         key: key(),
         timeout: Duration::from_secs(20),
-    };
-    ShmFabric::connect(reactor, settings).unwrap()
+    }
+}
+
+fn connect(reactor: &Reactor, servers: &Servers, compute: u16) -> ShmFabric {
+    ShmFabric::connect(reactor, settings(servers.addresses.clone(), compute)).unwrap()
 }
 
 /// Writes the nodes of a new tree through a fabric.
@@ -329,4 +333,71 @@ fn leave_memory(transport: Transport) {
         let found = second.get(key.as_bytes()).unwrap();
         assert!(found == Some(value(&key)), "{key} has another value");
     }
+}
+
+/// Returns a tree with large nodes, so that a process is often within the write of one.
+fn large_nodes() -> Config {
+    Config {
+        layout: NodeLayout {
+            node_bytes: 64 << 10,
+            ..checked()
+        },
+        ..config(checked())
+    }
+}
+
+/// The process of the next test. It writes one leaf until it is killed.
+#[test]
+fn child_that_inserts() {
+    let Ok(servers) = std::env::var("FARBANK_TEST_SERVERS") else {
+        return;
+    };
+    let servers = servers.split(',').map(|server| server.parse().unwrap());
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = ShmFabric::connect(&reactor, settings(servers.collect(), 1)).unwrap();
+    reactor.spawn(fabric.clone().keep_alive());
+    let client = compute_of(&fabric, large_nodes()).client();
+    reactor.block_on(async {
+        for value in 2.. {
+            client.insert(5, value).await.unwrap();
+        }
+    });
+}
+
+/// A node that a process leaves half written is whole for a client that only reads, after the lease of the process.
+#[test]
+fn a_reader_gets_past_a_write_that_a_kill_has_interrupted() {
+    const KILLS: u32 = 8;
+    let servers = start_servers(Transport::Shm);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let reader = connect(&reactor, &servers, 9);
+    reactor.spawn(reader.clone().keep_alive());
+    create(&large_nodes(), SERVERS, &mut RemoteFill(&reader));
+    let client = compute_of(&reader, large_nodes()).client();
+    let get = || reactor.block_on(client.get(5)).unwrap();
+    let names: Vec<_> = servers.addresses.iter().map(ToString::to_string).collect();
+    let (mut last, mut waits) = (0, 0);
+    for kill in 0..KILLS {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child_that_inserts", "--exact"])
+            .env("FARBANK_TEST_SERVERS", names.join(","))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // The child has begun when the value changes.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while get().is_none_or(|value| value == last) {
+            assert!(Instant::now() < deadline, "the child does not write");
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_micros(u64::from(kill) * 97));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let began = Instant::now();
+        last = get().unwrap();
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        waits += u32::from(took > Duration::from_millis(100));
+    }
+    println!("{waits} of {KILLS} kills left a torn node");
 }
