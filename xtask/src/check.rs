@@ -123,7 +123,10 @@ pub(crate) fn histories(size: RunSize) -> Result<(), String> {
 /// Kills, pauses and restarts the processes of a tree on memory servers.
 pub(crate) fn cluster(size: RunSize) -> Result<(), String> {
     let cycles = if size == RunSize::Gate { "300" } else { "30" };
-    output(check("cluster")?.args(["--cycles", cycles])).map(|_| ())
+    output(check("cluster")?.args(["--cycles", cycles]))?;
+    let mut shared = check("cluster")?;
+    shared.args(["--fabric", "shm", "--processes", "4"]);
+    output(shared.args(["--cycles", cycles])).map(|_| ())
 }
 
 /// Kills and restarts a server under load many times.

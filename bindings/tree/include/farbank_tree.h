@@ -35,7 +35,8 @@ struct farbank_bytes {
     size_t bytes;
 };
 
-/* Connects to the memory servers at `servers`, a list of addresses "IP:PORT,..." in the order of their numbers. `key` is the
+/* Connects to the memory servers at `servers`, a list of addresses in the order of their numbers,
+ * each "IP:PORT", or "shm:FILE" for a server of this host whose memory is in FILE. `key` is the
  * content of the cluster's key file. A server that does not answer for `timeout_ms` is an error. Returns null after an error. */
 farbank_tree* farbank_tree_connect(const char* servers, struct farbank_bytes key, uint32_t timeout_ms);
 

@@ -11,12 +11,12 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::net::SocketAddr;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::time::Duration;
 
+use farbank_fabric::shm::ServerAddress;
 use farbank_fabric::tcp::SharedKey;
 use farbank_tree::{CasOutcome, Cluster, ClusterSettings, TreeSettings};
 
@@ -119,11 +119,11 @@ fn connect(servers: &CStr, key: &[u8], timeout_ms: u32) -> Result<Cluster, Strin
     let servers = servers
         .to_str()
         .map_err(|_| "the list of servers is not text")?;
-    let addresses: Result<Vec<SocketAddr>, String> = servers
+    let addresses: Result<Vec<ServerAddress>, String> = servers
         .split(',')
         .map(|server| {
-            let address = server.trim().parse();
-            address.map_err(|_| format!("{server:?} is no address: expected IP:PORT"))
+            let address: Result<ServerAddress, _> = server.trim().parse();
+            address.map_err(text)
         })
         .collect();
     let key = SharedKey::new(key).ok_or("the key of the cluster is too short or too long")?;

@@ -1,7 +1,7 @@
 //! `farbank memory-server`: serves memory to compute servers, for structures on disaggregated memory.
 //!
 //! The memory is in this process, or in a file that outlives it. A [`TcpServer`] executes the verbs of compute servers
-//! until a signal ends the command.
+//! until a signal ends the command. Compute processes of this host can execute verbs on the file themselves.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -26,6 +26,10 @@ Server 0 is the lease server: it manages the leases of compute servers and of th
 serving if they cannot reach it. All servers and clients of a cluster have the same key file, for example of
 `head -c 32 /dev/urandom`. After the handshake, frames are neither encrypted nor authenticated: use a trusted network.
 
+Programs of this host can use a memory server with a --pool by shared memory: `farbank tree --servers shm:FILE,...`. They
+map the file and may write all of it. Beside the file of server 0, each of them has a file FILE.redo... while it runs.
+Server 0 kills a program that is stopped in the middle of a write for longer than its lease.
+
 A file of --pool keeps its contents if this process is killed. It is not flushed: after a power failure, delete the files of
 all servers.
 
@@ -37,7 +41,8 @@ Examples:
   farbank memory-server --key-file key --number 1 --listen 127.0.0.1:7412 --lease-server 127.0.0.1:7411
       memory server 1 of the same cluster
   farbank memory-server --key-file key --pool /dev/shm/memory0 --size 8gb
-      the memory is in a file: its contents survive a restart of the server, under a new generation
+      the memory is in a file: its contents survive a restart of the server, under a new generation, and programs of this
+      host use it without the network
   farbank tree --help
       how to use the servers";
 
@@ -134,6 +139,11 @@ impl MemoryServerArgs {
         Ok((medium, Some(name)))
     }
 
+    /// Returns whether programs of this host can map the memory: it is a file.
+    fn can_be_shared(&self) -> bool {
+        std::fs::metadata(&self.pool).is_ok_and(|metadata| metadata.is_file())
+    }
+
     fn start(
         &self,
         medium: Mapped,
@@ -159,7 +169,11 @@ impl MemoryServerArgs {
             member: Duration::from_millis(self.member_lease_ms),
         };
         let (generation, host_bytes) = (memory.generation(), memory.host_bytes());
-        let node = Arc::new(MemoryNode::new(memory, leases));
+        let node = match self.can_be_shared() {
+            true => MemoryNode::new(memory, leases).shared_at(&self.pool),
+            false => MemoryNode::new(memory, leases),
+        };
+        let node = Arc::new(node);
         let settings = TcpServerSettings {
             lease_server: self.lease_server,
             connections_max: self.max_connections as usize,
@@ -170,8 +184,12 @@ impl MemoryServerArgs {
             ..TcpServerSettings::new(key)
         };
         let server = TcpServer::start(listener, node, settings).map_err(Failure::failed)?;
+        let shared = match self.can_be_shared() {
+            true => format!("; programs of this host: shm:{}", self.pool.display()),
+            false => String::new(),
+        };
         announce!(
-            "memory server {} listens on {}, generation {generation}, {} of host memory; survives: {survives}",
+            "memory server {} listens on {}, generation {generation}, {} of host memory; survives: {survives}{shared}",
             self.number,
             server.address(),
             size::human(host_bytes),

@@ -163,6 +163,12 @@ pub enum FabricError {
         /// The memory server.
         server: u16,
     },
+    /// The memory of the memory server, which this process maps, cannot be read or written: its file was truncated, or its
+    /// device reports an error.
+    Damaged {
+        /// The memory server.
+        server: u16,
+    },
     /// The memory server rejected the request, which has no effect: an address is outside its memory, an atomic is not
     /// aligned, or the request is too large.
     Rejected {
@@ -185,6 +191,11 @@ impl fmt::Display for FabricError {
                     "memory server {server} has restarted: connect again; its data is lost unless it is in a file or a device"
                 )
             }
+            FabricError::Damaged { server } => write!(
+                f,
+                "the memory of memory server {server} cannot be accessed: its file was truncated, or its device reports an \
+                 error"
+            ),
             FabricError::Rejected { server } => write!(
                 f,
                 "memory server {server} rejected the request: it needs aligned atomics, addresses inside its memory, \

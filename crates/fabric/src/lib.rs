@@ -16,6 +16,7 @@
 //! * [`service`]: the requests that a memory server's thread serves: chunks, leases, fencing.
 //! * [`sim`]: a simulated fabric, with the servers, NICs and wires of a cluster in virtual time.
 //! * [`tcp`]: a real fabric over TCP. [`server`]: its memory servers.
+//! * [`shm`]: the same memory servers, for processes of their host, which execute verbs on a mapping of the memory.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,7 @@ mod fabric;
 mod lease_table;
 pub mod server;
 pub mod service;
+pub mod shm;
 pub mod sim;
 pub mod tcp;
 mod wire;

@@ -2,7 +2,7 @@
 
 use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
 
-use crate::block::{BlockRef, block, size_of};
+use crate::block::{BlockRef, ValueBlocks, block, block_read_ns_max, size_of};
 use crate::client::{Client, FetchedNode};
 use crate::error::TreeError;
 use crate::spare_memory::SpareMemory;
@@ -74,7 +74,9 @@ impl<F: Fabric> Client<F> {
         let (bytes, class) = size_of(value.len());
         let (mut asked, mut spare) = (false, 0);
         let (at, number) = loop {
-            if let Some(taken) = self.blocks(server, |blocks| blocks.take(server, class)) {
+            let (now, rest_ns) = (self.fabric().now(), block_read_ns_max(self.config()));
+            let take = |blocks: &mut ValueBlocks| blocks.take(server, class, now, rest_ns);
+            if let Some(taken) = self.blocks(server, take) {
                 break taken;
             }
             if spare < SPARE_MAX && self.add_spare_of(server, SpareFor::Blocks).await? {

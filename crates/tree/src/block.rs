@@ -1,21 +1,28 @@
 //! The blocks of values out of line: their bytes, their references, and their allocation. See `value_blocks`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
-use farbank_fabric::GAddr;
+use farbank_fabric::{GAddr, Nanos};
 use farbank_pm::fault;
 
 use crate::chunk_pool::ChunkPool;
+use crate::config::Config;
 
 const UNIT: u64 = 64;
 /// Bytes of a block's header: check, length, name.
 const HEAD: usize = 16;
 /// Number of uses of a block after which its numbers repeat.
-pub(crate) const NUMBERS: u64 = 1 << 12;
+const NUMBERS: u64 = 1 << 12;
 const UNITS_MAX: u64 = (1 << 12) - 1;
 const PLACES: u64 = 1 << 32;
 /// Maximum bytes of a value.
 pub const VALUE_BYTES_MAX: usize = (UNITS_MAX / 2 + 1) as usize * UNIT as usize - HEAD;
+
+/// Returns the maximum time between the reads of a leaf and of a block, for which a block rests between its last number and
+/// number 0 (TREE-VALUE-3 of `value_blocks`).
+pub(crate) fn block_read_ns_max(config: &Config) -> Nanos {
+    NUMBERS * config.block_reuse_ns_min
+}
 
 /// Reference to a block, stored in an entry in place of its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +76,8 @@ pub(crate) struct ValueBlocks {
     chunks: ChunkPool,
     /// Freed blocks with their last numbers, by size class.
     freed: HashMap<u64, Vec<(GAddr, u64)>>,
+    /// Freed blocks whose numbers begin again, with the time until which they rest, by size class.
+    resting: HashMap<u64, VecDeque<(GAddr, Nanos)>>,
 }
 
 impl ValueBlocks {
@@ -77,12 +86,31 @@ impl ValueBlocks {
         ValueBlocks {
             chunks: ChunkPool::new(keeps_rest),
             freed: HashMap::new(),
+            resting: HashMap::new(),
         }
     }
 
-    /// Allocates a block of `class` units. Returns its address and its number, or `None` if there is no space.
-    pub(crate) fn take(&mut self, server: u16, class: u64) -> Option<(GAddr, u64)> {
-        if let Some((at, number)) = self.freed.get_mut(&class).and_then(Vec::pop) {
+    /// Allocates a block of `class` units at time `now`. Returns its address and its number, or `None` if there is no space. A
+    /// block rests for `rest_ns` between its last number and number 0.
+    pub(crate) fn take(
+        &mut self,
+        server: u16,
+        class: u64,
+        now: Nanos,
+        rest_ns: Nanos,
+    ) -> Option<(GAddr, u64)> {
+        let resting = self.resting.entry(class).or_default();
+        if let Some((at, until)) = resting.front().copied()
+            && until <= now
+        {
+            resting.pop_front();
+            return Some((at, 0));
+        }
+        while let Some((at, number)) = self.freed.get_mut(&class).and_then(Vec::pop) {
+            if number + 1 == NUMBERS {
+                resting.push_back((at, now + rest_ns));
+                continue;
+            }
             let next = if fault!("tree.block_keeps_number") {
                 0
             } else {
@@ -101,7 +129,11 @@ impl ValueBlocks {
 
     /// Removes the unused parts of chunks and the freed blocks.
     pub(crate) fn take_unused(&mut self) -> (Vec<(u64, u64)>, Vec<BlockRef>) {
-        let freed = std::mem::take(&mut self.freed);
+        let mut freed = std::mem::take(&mut self.freed);
+        for (class, blocks) in self.resting.drain() {
+            let blocks = blocks.into_iter().map(|(at, _)| (at, NUMBERS - 1));
+            freed.entry(class).or_default().extend(blocks);
+        }
         let names = freed.into_iter().flat_map(|(class, blocks)| {
             let name = move |(at, number)| BlockRef::new(at, (class * UNIT) as usize, number);
             blocks.into_iter().map(name)
@@ -160,6 +192,26 @@ mod tests {
             assert_eq!(name.units(), (bytes as u64).div_ceil(UNIT));
             assert_ne!(name.0, 0);
         }
+    }
+
+    #[test]
+    fn a_block_rests_before_its_numbers_begin_again() {
+        const REST: Nanos = 100;
+        let mut blocks = ValueBlocks::new(false);
+        blocks.add_chunk(4096, 2 * UNIT);
+        let (at, number) = blocks.take(0, 1, 0, REST).unwrap();
+        assert_eq!(number, 0);
+        blocks.put_back(BlockRef::new(at, 64, NUMBERS - 2));
+        assert_eq!(blocks.take(0, 1, 0, REST), Some((at, NUMBERS - 1)));
+        blocks.put_back(BlockRef::new(at, 64, NUMBERS - 1));
+        let (other, number) = blocks.take(0, 1, 7, REST).unwrap();
+        assert!(other != at && number == 0);
+        assert_eq!(blocks.take(0, 1, 7 + REST - 1, REST), None);
+        assert_eq!(blocks.take(0, 1, 7 + REST, REST), Some((at, 0)));
+        blocks.put_back(BlockRef::new(at, 64, NUMBERS - 1));
+        assert_eq!(blocks.take(0, 1, 7, REST), None);
+        let (_, left) = blocks.take_unused();
+        assert_eq!(left, [BlockRef::new(at, 64, NUMBERS - 1)]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::config::{Config, HOST_LOCKS_MAX, ValueMode};
 use crate::error::TreeError;
 use crate::key::Key;
 use crate::leaf_window::LeafWindow;
-use crate::lock_table::{LocalLockTable, encode_owner};
+use crate::lock_table::{LocalLockTable, LockWord, decode_owner, encode_owner};
 use crate::node_allocator::NodeAllocator;
 use crate::op_stats::OpStats;
 use crate::page::NodePage;
@@ -238,8 +238,8 @@ impl<F: Fabric> Client<F> {
 
     /// Records a memory server as failed if `error` says so. Returns the tree's error.
     pub(crate) fn noted(&self, error: FabricError) -> TreeError {
-        use FabricError::{Empty, Timeout};
-        if let Timeout { server } | Empty { server } = error {
+        use FabricError::{Damaged, Empty, Timeout};
+        if let Timeout { server } | Empty { server } | Damaged { server } = error {
             self.home.servers.borrow_mut()[usize::from(server)].gone = Some(error);
         }
         TreeError::Fabric(error)
@@ -269,6 +269,28 @@ impl<F: Fabric> Client<F> {
         done.map_err(|error| self.noted(error))
     }
 
+    /// Returns whether the owner's epoch has ended for good: it is fenced (TREE-LOCK-3).
+    pub(crate) async fn is_dead(&self, owner: u64) -> Result<bool, TreeError> {
+        let (compute, epoch) = decode_owner(owner);
+        if self.is_on(compute, epoch) {
+            return Ok(false);
+        }
+        let answer = self
+            .call(LEASE_SERVER, ServiceRequest::CheckLease { compute, epoch })
+            .await?;
+        Ok(answer == ServiceResponse::Expired)
+    }
+
+    /// Asks whether the owner of the lock of the node at `at` is dead, which completes its unfinished write.
+    async fn doubt_writer(&self, at: GAddr) -> Result<(), TreeError> {
+        let lock = LockWord::of(self.fabric(), self.config(), at);
+        let word = self.round_trip(lock.read()).await?.into_bytes();
+        match lock.owner_in(&word) {
+            0 => Ok(()),
+            owner => self.is_dead(owner).await.map(|_| ()),
+        }
+    }
+
     /// Reads the node at `at`, and retries until the copy is whole. A read slower than the version window cannot detect
     /// a wrapped version. So the client backs off before it retries, longer each time, because on a crowded network
     /// card immediate retries would keep all reads slow.
@@ -276,26 +298,34 @@ impl<F: Fabric> Client<F> {
         const WAIT_NS: Nanos = 4_000;
         const DOUBLINGS: u32 = 6;
         let layout = self.home.config.layout;
-        let mut late = 0;
+        let ns_max = self.home.config.read_ns_max();
+        let is_bounded = ns_max < Nanos::MAX;
+        let now = || self.home.fabric.now();
+        let (mut late, mut torn_since) = (0, None);
         self.admit(at.server()).await?;
         loop {
-            let posted = self.home.fabric.now();
+            let posted = if is_bounded { now() } else { 0 };
             let verb = self.round_trip(Verb::read(at, layout.node_bytes)).await?;
             let page = NodePage {
                 layout,
                 bytes: verb.into_bytes(),
             };
-            let in_time = self.home.fabric.now() - posted <= self.home.config.read_ns_max();
+            let in_time = !is_bounded || now() - posted <= ns_max;
             if in_time && (page.check().is_ok() || fault!("tree.node_unchecked")) {
                 return Ok(FetchedNode { at, page });
             }
             self.note(|op| op.read_retries += 1);
             if !in_time {
-                let mut lot =
-                    Rng::new(at.0 ^ self.home.fabric.now()).fork(self.home.compute.into());
+                let mut lot = Rng::new(at.0 ^ now()).fork(self.home.compute.into());
                 let most = WAIT_NS << late;
                 late = (late + 1).min(DOUBLINGS);
                 self.home.fabric.sleep(lot.below(most)).await;
+                continue;
+            }
+            let since = *torn_since.get_or_insert_with(now);
+            if now() - since > self.home.config.doubt_ns {
+                torn_since = None;
+                self.doubt_writer(at).await?;
             }
         }
     }

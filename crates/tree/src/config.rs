@@ -80,8 +80,8 @@ pub struct Config {
     pub spread_splits: bool,
     /// Whether compute servers leave unused memory to others at their end, and take such memory before new chunks.
     pub shares_spare: bool,
-    /// Least time in nanoseconds between two uses of a value's block, which limits how late a read of it may be. A write
-    /// takes at least two round trips.
+    /// Maximum time in nanoseconds between the reads of a leaf and of a value's block, divided by the 4,096 numbers of a block. A
+    /// block rests for the whole time before its numbers begin again.
     pub block_reuse_ns_min: Nanos,
     /// Time in nanoseconds after which a client that waits for the same lock owner asks the lease manager whether the
     /// owner is alive.

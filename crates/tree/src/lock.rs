@@ -20,16 +20,16 @@
 //! A client that waits for the same owner for [`crate::Config::doubt_ns`] asks the lease manager. If the owner's lease
 //! has expired, the lease manager fences the owner on every memory server, and the client swaps its own identity into
 //! the lock. Unfinished operations of the dead owner need no immediate repair: each write of an operation leaves a
-//! consistent tree (see the crate).
+//! consistent tree (see the crate). A reader that finds the same node torn for this time asks about the owner of the node's
+//! lock: on a fabric where a dying client can leave a part of a write, the fence completes it.
 
-use farbank_fabric::service::LEASE_SERVER;
-use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
+use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
 use crate::client::Client;
 use crate::config::LocalLockMode;
 use crate::error::TreeError;
-use crate::lock_table::{LockWord, WaitOutcome, decode_owner, wait_for_turn};
+use crate::lock_table::{LockWord, WaitOutcome, wait_for_turn};
 use crate::phase::{Phase, PhaseGuard};
 
 /// A held lock.
@@ -143,18 +143,6 @@ impl<F: Fabric> Client<F> {
                 }
             }
         }
-    }
-
-    /// Returns whether the owner's epoch has ended for good: it is fenced (TREE-LOCK-3).
-    async fn is_dead(&self, owner: u64) -> Result<bool, TreeError> {
-        let (compute, epoch) = decode_owner(owner);
-        if self.is_on(compute, epoch) {
-            return Ok(false);
-        }
-        let answer = self
-            .call(LEASE_SERVER, ServiceRequest::CheckLease { compute, epoch })
-            .await?;
-        Ok(answer == ServiceResponse::Expired)
     }
 
     /// Returns how `held` is to be released: by a verb that the caller sends, or by hand-over.

@@ -67,6 +67,17 @@ impl LockWord {
         Verb::masked_cas(self.word, old << self.shift, new << self.shift, self.mask())
     }
 
+    /// Returns the verb that reads the lock's word.
+    pub(crate) fn read(&self) -> Verb {
+        Verb::read(self.word, 8)
+    }
+
+    /// Returns the owner in the bytes of the lock's word.
+    pub(crate) fn owner_in(&self, bytes: &[u8]) -> u64 {
+        let word = bytes.first_chunk().expect("a word was read");
+        self.owner(u64::from_le_bytes(*word))
+    }
+
     /// Returns the owner in a copy of the lock's word; 0: the lock is free.
     pub(crate) fn owner(&self, word: u64) -> u64 {
         (word & self.mask()) >> self.shift
@@ -74,9 +85,9 @@ impl LockWord {
 
     /// Returns the outcome for the next waiter after the holder has failed with `error`.
     pub(crate) fn after(&self, error: TreeError) -> WaitOutcome {
-        use farbank_fabric::FabricError::{Empty, Fenced, Timeout};
+        use farbank_fabric::FabricError::{Damaged, Empty, Fenced, Timeout};
         match error {
-            TreeError::Fabric(Timeout { server } | Empty { server })
+            TreeError::Fabric(Timeout { server } | Empty { server } | Damaged { server })
                 if server == self.word.server() =>
             {
                 WaitOutcome::Failed(error)

@@ -32,10 +32,7 @@ pub(crate) enum Lookup {
 
 /// Returns the child of an internal node for `key`, and the least key for which the node leads to it.
 pub(crate) fn child_for(page: &NodePage, key: &Key) -> (GAddr, Key) {
-    let entries = page
-        .each()
-        .filter_map(|found| found.ok().map(|(_, entry)| entry));
-    match entries.filter(|entry| entry.key <= *key).max() {
+    match page.last_to(key) {
         Some(NodeEntry { key, value }) => (GAddr(value), key),
         None => {
             let head = page.head();

@@ -25,10 +25,10 @@ use crate::phase::Phase;
 
 /// Returns whether `error` means that another memory server than that of the node at `at` has failed.
 fn is_elsewhere(error: TreeError, at: GAddr) -> bool {
-    use farbank_fabric::FabricError::{Empty, Timeout};
+    use farbank_fabric::FabricError::{Damaged, Empty, Timeout};
     matches!(
         error,
-        TreeError::Fabric(Timeout { server } | Empty { server }) if server != at.server()
+        TreeError::Fabric(Timeout { server } | Empty { server } | Damaged { server }) if server != at.server()
     )
 }
 

@@ -225,15 +225,17 @@ impl NodePage {
         if !self.layout.checked && bytes[0] & 15 != bytes[last] >> 4 {
             return Err(TornNode);
         }
-        let nibbles = |i: usize| bytes[i] >> 4 | bytes[i + 1] << 4;
         let key_bytes = self.layout.key_bytes;
-        let value = u64::from_le_bytes(std::array::from_fn(|i| nibbles(key_bytes + i)));
+        let value = shifted_word(&bytes[key_bytes..]);
         if value == 0 {
             return Ok(None);
         }
         let key = match key_bytes {
-            8 => Key::from_first(std::array::from_fn(nibbles)),
-            _ => Key::new(&(0..key_bytes).map(nibbles).collect::<Vec<u8>>()),
+            8 => Key::from_first(shifted_word(bytes).to_le_bytes()),
+            _ => {
+                let nibbles = |i: usize| bytes[i] >> 4 | bytes[i + 1] << 4;
+                Key::new(&(0..key_bytes).map(nibbles).collect::<Vec<u8>>())
+            }
         };
         Ok(Some(NodeEntry { key, value }))
     }
@@ -308,6 +310,45 @@ impl NodePage {
         })
     }
 
+    /// Returns the slots, keys and values of all slots, if keys are words in a checked node: faster than the entries one by one. A
+    /// free slot has the value 0.
+    fn word_entries(&self) -> Option<impl Iterator<Item = (usize, u64, u64)>> {
+        const ENTRY: usize = 17;
+        let layout = &self.layout;
+        let first = layout.range_of(0);
+        if layout.format != NodeFormat::Paper || !layout.checked || first.len() != ENTRY {
+            return None;
+        }
+        let (entries, _) = self.bytes[first.start..].as_chunks::<ENTRY>();
+        let entries = entries.iter().take(layout.entries()).enumerate();
+        // The order of keys is that of their bytes.
+        Some(entries.map(|(slot, bytes)| {
+            let key = shifted_word(bytes).swap_bytes();
+            (slot, key, shifted_word(&bytes[8..]))
+        }))
+    }
+
+    /// Returns the entry with the greatest key up to `key`, if the copy has one that is whole.
+    pub(crate) fn last_to(&self, key: &Key) -> Option<NodeEntry> {
+        if let (Some(entries), true) = (self.word_entries(), key.len() <= 8) {
+            let mut last = None;
+            for (_, other, value) in entries {
+                if value != 0 && other <= key.first() && last.is_none_or(|(key, _)| key < other) {
+                    last = Some((other, value));
+                }
+            }
+            let entry = |(key, value)| NodeEntry {
+                key: Key::from(key),
+                value,
+            };
+            return last.map(entry);
+        }
+        let entries = self
+            .each()
+            .filter_map(|found| found.ok().map(|(_, entry)| entry));
+        entries.filter(|entry| entry.key <= *key).max()
+    }
+
     /// Returns all entries, sorted by key.
     pub(crate) fn sorted(&self) -> Result<Vec<NodeEntry>, TornNode> {
         let mut entries: Vec<NodeEntry> = self
@@ -330,6 +371,10 @@ impl NodePage {
 
     /// Returns the slot and the value of `key`.
     pub(crate) fn find(&self, key: &Key) -> Result<Option<(usize, u64)>, TornNode> {
+        if let (Some(mut entries), true) = (self.word_entries(), key.len() <= 8) {
+            let found = entries.find(|(_, other, value)| *other == key.first() && *value != 0);
+            return Ok(found.map(|(slot, _, value)| (slot, value)));
+        }
         for found in self.each() {
             let (slot, entry) = found?;
             if entry.key == *key {
@@ -343,6 +388,12 @@ impl NodePage {
     pub(crate) fn free_slot(&self) -> Option<usize> {
         (0..self.layout.entries()).find(|&slot| self.entry(slot) == Ok(None))
     }
+}
+
+/// Returns the word that begins at the second half of the first of `bytes`.
+fn shifted_word(bytes: &[u8]) -> u64 {
+    let bytes: &[u8; 9] = bytes.first_chunk().expect("there are nine bytes");
+    word(bytes) >> 4 | u64::from(bytes[8]) << 60
 }
 
 /// Returns the first word of `bytes`.
@@ -396,6 +447,44 @@ mod tests {
         assert_eq!(NodeLayout::new(NodeFormat::Safe).entries(), 46);
         let paper = NodeLayout::new(NodeFormat::Paper);
         assert_eq!((paper.entries(), paper.range_of(3).len()), (57, 17));
+    }
+
+    #[test]
+    fn searches_by_words_find_what_searches_by_entries_find() {
+        let layout = NodeLayout {
+            checked: true,
+            ..NodeLayout::new(NodeFormat::Paper)
+        };
+        let mut page = NodePage::new(layout, &head(layout), 0);
+        for (slot, number) in [
+            (3, 70_u64),
+            (0, 300),
+            (7, 1),
+            (56, u64::MAX),
+            (9, 0x0123_4567_89ab_cdef),
+        ] {
+            let key = Key::from(number);
+            page.set_entry(
+                slot,
+                Some(&NodeEntry {
+                    key,
+                    value: !number | 1,
+                }),
+            );
+        }
+        assert!(page.word_entries().is_some());
+        for number in [0, 1, 2, 70, 299, 300, 301, 0x0123_4567_89ab_cdef, u64::MAX] {
+            let key = Key::from(number);
+            let all = || page.each().map(|found| found.unwrap());
+            let equal = all().find(|(_, entry)| entry.key == key);
+            let equal = equal.map(|(slot, entry)| (slot, entry.value));
+            assert_eq!(page.find(&key), Ok(equal), "{number}");
+            let last = all()
+                .map(|(_, entry)| entry)
+                .filter(|entry| entry.key <= key)
+                .max();
+            assert_eq!(page.last_to(&key), last, "{number}");
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@
 //! TREE-VALUE-1  A name is in at most one entry. Its block is completely written before.
 //! TREE-VALUE-2  A block with another number is another block. A reader with an old name finds a wrong check or a wrong name in
 //!     the block, and reads the leaf again.
-//! TREE-VALUE-3  Numbers repeat after 4,096 uses of a block, each of which takes a write of an entry. A block that was read later
-//!     after its leaf than that may take is discarded.
+//! TREE-VALUE-3  Numbers repeat after 4,096 uses of a block, and a block rests between its last number and the first. A block that
+//!     was read later after its leaf than that time is discarded.
 //!
 //! # Failures
 //! If a client dies before the entry is written, the new block leaks; after that, the old block leaks. Nothing else
@@ -23,7 +23,7 @@
 
 use farbank_fabric::{Fabric, GAddr, Nanos, Verb};
 
-use crate::block::{BlockRef, NUMBERS, block, size_of, value_in};
+use crate::block::{BlockRef, block, block_read_ns_max, size_of, value_in};
 use crate::bulk_load::{FillTarget, beginning, fill_after};
 use crate::client::Client;
 use crate::config::Config;
@@ -36,11 +36,6 @@ use crate::range::Direction;
 const PIECE: usize = 64;
 /// Number of retries after which a block that stays invalid, with the same name in its entry, is reported as damaged.
 const TRIES: u32 = 64;
-
-/// Returns the maximum time between the reads of a leaf and of a block (TREE-VALUE-3).
-fn read_ns_max(config: &Config) -> Nanos {
-    NUMBERS * config.block_reuse_ns_min
-}
 
 impl<F: Fabric> Client<F> {
     /// Returns the value of `key`, in a tree with values out of line.
@@ -56,7 +51,7 @@ impl<F: Fabric> Client<F> {
             };
             let name = BlockRef(word);
             let bytes = self.read_block(name).await?;
-            let in_time = self.fabric().now() - posted <= read_ns_max(self.config());
+            let in_time = self.fabric().now() - posted <= block_read_ns_max(self.config());
             let value = value_in(name, &bytes);
             if let Some(value) = value.filter(|_| in_time) {
                 return Ok(Some(value));
@@ -64,7 +59,7 @@ impl<F: Fabric> Client<F> {
             if !in_time {
                 late += 1;
                 if late > TRIES {
-                    let ns_max = read_ns_max(self.config());
+                    let ns_max = block_read_ns_max(self.config());
                     return Err(TreeError::Late { ns_max });
                 }
             }
@@ -194,7 +189,7 @@ impl<F: Fabric> Client<F> {
         self.note(|op| op.round_trips += 1);
         for (key, name, read) in reads {
             let bytes = read.await?.into_bytes();
-            let in_time = self.fabric().now() - posted <= read_ns_max(self.config());
+            let in_time = self.fabric().now() - posted <= block_read_ns_max(self.config());
             let value = match value_in(name, &bytes).filter(|_| in_time) {
                 Some(value) => Some(value),
                 None => self.get_bytes(&key).await?,

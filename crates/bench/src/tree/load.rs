@@ -223,8 +223,17 @@ impl RunKeys {
 
     /// Returns the entries at the start, ordered by key.
     pub(super) fn start(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let there = |key: &u64| !Rng::new(*key).draw().is_multiple_of(5);
+        let there = |key: &u64| RunKeys::is_drawn(*key);
         (0..self.space).filter(there).map(|key| (key, key + 1))
+    }
+
+    /// Returns whether `key` has an entry at the start.
+    pub(super) fn is_at_start(&self, key: u64) -> bool {
+        key < self.space && RunKeys::is_drawn(key)
+    }
+
+    fn is_drawn(key: u64) -> bool {
+        !Rng::new(key).draw().is_multiple_of(5)
     }
 
     /// Returns the size of the key space.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   compute processes ──▶ calls on few keys, printed with their times          a cycle:
-//!     0  1  2     └─TCP──▶ memory servers on pools                              1. a round of calls; within it, a process
+//!     0  1  2     └─TCP, shm──▶ memory servers on pools                           1. a round of calls; within it, a process
 //!     └ killed, or paused for three leases    └ killed and started again          is killed or paused
 //!   this process ◀── lines                                                      2. another process reads everything
 //!                                                                               3. for each key: an order of the calls
@@ -15,6 +15,8 @@
 //! CLUSTER-2  Scans in both directions find every key that is present throughout.
 //! CLUSTER-3  No call of another process waits for ever: each round ends within a minute. The longest time is reported.
 //! CLUSTER-4  Memory servers keep what was acknowledged when they are killed and start again on their pools.
+//!
+//! Over shared memory, the lease server may kill a process that is paused within a batch. The figures count that.
 //!
 //! Limits: all processes are on one machine, and messages between them are not lost. A key with more than
 //! [`crate::oracle::CALLS_MAX`] calls in a cycle is not decided, which the figures report.
@@ -36,6 +38,7 @@ pub use calls::{
 
 use crate::child::{ChildError, RunFailure};
 use history::{KeyValues, KeyVerdict, MadeCall, check_key, collect};
+pub use process::ClusterFabric;
 use process::{ClusterFiles, ComputeProcess, LEASE, MemoryProcess, write_key};
 
 /// Number of keys. A quarter of them is in use in one cycle.
@@ -46,8 +49,16 @@ const BUSY_KEYS: u64 = KEYS / 4;
 const SERVERS: u16 = 2;
 /// Time after which a round that has not ended is a violation: more than any timeout of a client.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Latest moment of a fault after the beginning of a round, in microseconds.
-const FAULT_US_MAX: u64 = 15_000;
+
+impl ClusterFabric {
+    /// Returns the latest moment of a fault after the beginning of a round, in microseconds.
+    fn fault_us_max(self) -> u64 {
+        match self {
+            ClusterFabric::Tcp => 15_000,
+            ClusterFabric::Shm => 6_000,
+        }
+    }
+}
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -56,6 +67,8 @@ pub struct ClusterOptions {
     pub program: PathBuf,
     /// Folder for the pools and the key. It must exist and be empty.
     pub folder: PathBuf,
+    /// How compute processes reach the memory servers.
+    pub fabric: ClusterFabric,
     /// Number of cycles.
     pub cycles: u64,
     /// Number of compute processes, at least 2.
@@ -77,6 +90,8 @@ pub struct ClusterFigures {
     pub kills: u64,
     /// Compute processes paused for three leases.
     pub pauses: u64,
+    /// Paused processes that the lease server has killed, because they were within a batch.
+    pub expelled: u64,
     /// Memory servers killed and started again.
     pub restarts: u64,
     /// Calls that were answered.
@@ -156,6 +171,7 @@ pub fn run(
         figures.cycles += 1;
         figures.taken_over += std::mem::take(&mut cluster.taken_over);
         figures.mended += std::mem::take(&mut cluster.mended);
+        figures.expelled += std::mem::take(&mut cluster.expelled);
         figures.elapsed = began.elapsed();
         progress(&figures);
     }
@@ -197,6 +213,7 @@ struct Cluster<'a> {
     addresses: String,
     taken_over: u64,
     mended: u64,
+    expelled: u64,
 }
 
 impl Cluster<'_> {
@@ -204,6 +221,7 @@ impl Cluster<'_> {
         let files = ClusterFiles {
             program: options.program.clone(),
             folder: options.folder.clone(),
+            fabric: options.fabric,
         };
         write_key(&files.key(), options.seed)?;
         let any = ([127, 0, 0, 1], 0).into();
@@ -212,10 +230,7 @@ impl Cluster<'_> {
             let lease_server = memory.first().map(MemoryProcess::address);
             memory.push(MemoryProcess::start(&files, number, any, lease_server)?);
         }
-        let addresses: Vec<_> = memory
-            .iter()
-            .map(|server| server.address().to_string())
-            .collect();
+        let addresses: Vec<_> = memory.iter().map(|server| server.name(&files)).collect();
         let addresses = addresses.join(",");
         files.create_tree(&addresses)?;
         let compute = (0..options.processes)
@@ -228,6 +243,7 @@ impl Cluster<'_> {
             addresses,
             taken_over: 0,
             mended: 0,
+            expelled: 0,
         };
         for number in 0..options.processes {
             cluster.end_round(number)?;
@@ -249,17 +265,25 @@ impl Cluster<'_> {
             let calls = self.options.calls;
             process.begin(&format!("calls {ids} {first} {BUSY_KEYS} {calls}"))?;
         }
-        thread::sleep(Duration::from_micros(rng.below(FAULT_US_MAX)));
+        thread::sleep(Duration::from_micros(
+            rng.below(self.options.fabric.fault_us_max()),
+        ));
         let mut calls = Vec::new();
         match fault {
             CycleFault::None => {}
             CycleFault::Kill(number) => {
-                let again =
-                    ComputeProcess::start(&self.files, &self.addresses, self.options.clients)?;
-                let killed = std::mem::replace(&mut self.compute[number], again);
-                calls.extend(collect(number as u64, killed.kill()?));
+                calls.extend(collect(number as u64, self.compute[number].kill()?));
+                self.start_again(number)?;
             }
-            CycleFault::Pause(number) => self.compute[number].pause(3 * LEASE)?,
+            CycleFault::Pause(number) => {
+                let process = &mut self.compute[number];
+                process.pause(3 * LEASE)?;
+                if let Some(lines) = process.killed_lines()? {
+                    calls.extend(collect(number as u64, lines));
+                    self.start_again(number)?;
+                    self.expelled += 1;
+                }
+            }
             CycleFault::Restart(number) => {
                 let lease_server = (number > 0).then(|| self.memory[0].address());
                 self.memory[number].restart(&self.files, lease_server)?;
@@ -271,6 +295,13 @@ impl Cluster<'_> {
             calls.extend(collect(number as u64, lines));
         }
         Ok(calls)
+    }
+
+    /// Starts a process in place of the killed one.
+    fn start_again(&mut self, number: usize) -> Result<(), ChildError> {
+        let clients = self.options.clients;
+        self.compute[number] = ComputeProcess::start(&self.files, &self.addresses, clients)?;
+        Ok(())
     }
 
     /// Lets process `number` read all keys, by gets and by scans in both directions.

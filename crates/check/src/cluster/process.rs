@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,16 +19,30 @@ pub(super) const LEASE: Duration = Duration::from_millis(300);
 /// Duration of the lease of a memory server.
 const MEMBER_LEASE: Duration = Duration::from_millis(200);
 
+/// How the compute processes reach the memory servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClusterFabric {
+    /// By TCP over loopback.
+    Tcp,
+    /// By mapping the files of the servers.
+    Shm,
+}
+
 /// Folder and program of a cluster.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterFiles {
     pub(super) program: PathBuf,
     pub(super) folder: PathBuf,
+    pub(super) fabric: ClusterFabric,
 }
 
 impl ClusterFiles {
     pub(super) fn key(&self) -> PathBuf {
         self.folder.join("key")
+    }
+
+    fn memory(&self, number: u16) -> PathBuf {
+        self.folder.join(format!("memory{number}"))
     }
 
     fn spawn(&self, command: &mut Command) -> Result<Child, ChildError> {
@@ -78,7 +93,7 @@ impl MemoryProcess {
             .arg("--key-file")
             .arg(files.key())
             .arg("--pool")
-            .arg(files.folder.join(format!("memory{number}")));
+            .arg(files.memory(number));
         if let Some(address) = lease_server {
             command.args(["--lease-server", &address.to_string()]);
         }
@@ -108,6 +123,14 @@ impl MemoryProcess {
 
     pub(super) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the server as a compute process names it.
+    pub(super) fn name(&self, files: &ClusterFiles) -> String {
+        match files.fabric {
+            ClusterFabric::Tcp => self.address.to_string(),
+            ClusterFabric::Shm => format!("shm:{}", files.memory(self.number).display()),
+        }
     }
 
     /// Kills the server and starts it again, at the same address and on its pool.
@@ -240,17 +263,34 @@ impl ComputeProcess {
     }
 
     /// Kills the process. Returns its lines.
-    pub(super) fn kill(mut self) -> Result<Vec<ClusterLine>, ChildError> {
+    pub(super) fn kill(&mut self) -> Result<Vec<ClusterLine>, ChildError> {
         kill(&mut self.child)?;
+        Ok(self.last_lines())
+    }
+
+    /// Returns the lines of the process if another process has killed it.
+    pub(super) fn killed_lines(&mut self) -> Result<Option<Vec<ClusterLine>>, ChildError> {
+        let status = self.child.try_wait().map_err(ChildError::Process)?;
+        match status {
+            None => Ok(None),
+            Some(status) if status.signal() == Some(Signal::KILL.as_raw()) => {
+                Ok(Some(self.last_lines()))
+            }
+            Some(status) => Err(ChildError::EndedEarly(status)),
+        }
+    }
+
+    /// Returns the lines of a process that has ended.
+    fn last_lines(&self) -> Vec<ClusterLine> {
         let mut state = self.printed.state();
         while !state.is_ended {
             let waited = self.printed.changed.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(std::mem::take(&mut state.lines))
+        std::mem::take(&mut state.lines)
     }
 
-    /// Stops the process for `pause`, then lets it continue.
+    /// Stops the process for `pause`, then lets it continue, if it was not killed meanwhile.
     pub(super) fn pause(&self, pause: Duration) -> Result<(), ChildError> {
         let process = Pid::from_child(&self.child);
         let send = |signal| {

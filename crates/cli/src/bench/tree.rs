@@ -1,10 +1,10 @@
 //! `farbank bench tree`: runs the Sherman tree and its baselines on a simulated cluster like the paper's, in virtual
-//! time; with `--fabric tcp`, over TCP in real time.
+//! time; with `--fabric tcp` or `--fabric shm`, over TCP or shared memory in real time.
 
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
-use farbank_bench::tree::measured::{self, MeasuredOptions};
+use farbank_bench::tree::measured::{self, MeasuredFabric, MeasuredOptions};
 use farbank_bench::tree::{self, TreeExperiment, TreeMix, TreeSystem};
 use farbank_fabric::tcp::WaitMode;
 use serde_json::json;
@@ -35,6 +35,8 @@ Examples:
       measured over TCP on this machine: two memory servers, one compute server of eight clients
   farbank bench tree --fabric tcp --servers 1 --threads 2 --coroutines 32 --mix read-intensive --wait spin
       more clients, whose threads do not sleep while they wait
+  farbank bench tree --fabric shm --threads 2 --mix ycsb-b
+      measured over shared memory: two compute servers
   farbank bench tree --system fg --skew 0 --key-bytes 64 --cache 1mb --entries 200000
       a different tree, cluster and load";
 
@@ -48,7 +50,7 @@ pub(crate) struct BenchTree {
     /// Network between compute and memory servers.
     #[arg(long, value_enum, default_value = "sim")]
     fabric: FabricChoice,
-    /// For mix: systems to measure, one after another. Default: sherman,sherman-published,fg+; over TCP: sherman,fg+.
+    /// For mix: systems to measure, one after another. Default: sherman,sherman-published,fg+; measured: sherman,fg+.
     #[arg(
         long,
         value_delimiter = ',',
@@ -64,31 +66,31 @@ pub(crate) struct BenchTree {
     /// For mix: entries that a range query requests.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
     range: u32,
-    /// Number of compute servers and of memory servers. A compute server and a memory server share a NIC. Default: 8. Over
-    /// TCP, number of memory servers. Default: 2.
+    /// Number of compute servers and of memory servers. A compute server and a memory server share a NIC. Default: 8.
+    /// Measured, number of memory servers. Default: 2.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=64))]
     servers: Option<u16>,
-    /// Threads of each compute server. Default: 22. Over TCP, number of compute servers, each of one thread. Default: 1.
+    /// Threads of each compute server. Default: 22. Measured, number of compute servers, each of one thread. Default: 1.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=128))]
     threads: Option<u16>,
-    /// Clients per thread, which run as coroutines: at most 7 in the simulated cluster. Default: 1; over TCP, 8.
+    /// Clients per thread, which run as coroutines: at most 7 in the simulated cluster. Default: 1; measured, 8.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=256))]
     coroutines: Option<u16>,
-    /// Number of entries in the tree at the start. Default: 1000000; over TCP, 100000.
+    /// Number of entries in the tree at the start. Default: 1000000; measured, 100000.
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1_000..=200_000_000))]
     entries: Option<u64>,
     /// Bytes of a key.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(8..=1024))]
     key_bytes: u16,
     /// Bytes of internal nodes that each compute server may cache. Default: in proportion to the paper's 500 MiB for
-    /// 800 million entries; over TCP, 64 MiB.
+    /// 800 million entries; measured, 64 MiB.
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     cache: Option<u64>,
     /// Length of the measured window in virtual microseconds; one fifth of it for runs without contention. Default: 40000.
-    /// Over TCP, in real microseconds. Default: 2000000.
+    /// Measured, in real microseconds. Default: 2000000.
     #[arg(long, value_name = "US", value_parser = value_parser!(u64).range(100..=600_000_000))]
     window_us: Option<u64>,
-    /// Over TCP: how clients and servers wait for the network.
+    /// Measured: how clients and servers wait for the network.
     #[arg(long, value_enum, default_value = "block")]
     wait: WaitChoice,
     /// Seed of the random number generator. The same seed gives the same digest.
@@ -104,6 +106,8 @@ enum FabricChoice {
     Sim,
     /// TCP over loopback in real time, with the memory servers in threads of this process.
     Tcp,
+    /// Shared memory in real time, with the memory servers in threads of this process.
+    Shm,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -138,7 +142,8 @@ impl BenchTree {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self.fabric {
             FabricChoice::Sim => self.simulate(),
-            FabricChoice::Tcp => self.measure(),
+            FabricChoice::Tcp => self.measure(MeasuredFabric::Tcp),
+            FabricChoice::Shm => self.measure(MeasuredFabric::Shm),
         }
     }
 
@@ -176,15 +181,16 @@ impl BenchTree {
         })
     }
 
-    fn measure(self) -> Result<(), Failure> {
+    fn measure(self, fabric: MeasuredFabric) -> Result<(), Failure> {
         if self.system.contains(&TreeSystem::ShermanPublished) {
-            return Err(Failure::Usage(
-                "sherman-published has no effect with --fabric tcp: over TCP, nodes have checksums"
-                    .into(),
-            ));
+            let name = fabric.name();
+            return Err(Failure::Usage(format!(
+                "sherman-published has no effect with --fabric {name}: there, nodes have checksums"
+            )));
         }
         let window_us = self.window_us.unwrap_or(2_000_000);
         let options = MeasuredOptions {
+            fabric,
             systems: match self.system.is_empty() {
                 true => vec![TreeSystem::Sherman, TreeSystem::FgPlus],
                 false => self.system,
@@ -206,7 +212,7 @@ impl BenchTree {
             seed: self.seed,
         };
         let settings = json!({
-            "fabric": "tcp", "mix": options.mix.name, "skew": options.theta, "servers": options.servers,
+            "fabric": fabric.name(), "mix": options.mix.name, "skew": options.theta, "servers": options.servers,
             "clients": options.threads * options.coroutines, "entries": options.entries,
             "window_us": window_us, "seed": options.seed,
         });

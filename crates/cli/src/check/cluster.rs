@@ -2,17 +2,17 @@
 //! are linearizable. And the compute process that it starts.
 
 use std::io::{BufRead, Write};
-use std::net::SocketAddr;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use farbank_check::cluster::{
-    self, ClusterAnswer, ClusterCall, ClusterFigures, ClusterLine, key_bytes, key_number,
-    monotonic_ns, value_bytes, value_id,
+    self, ClusterAnswer, ClusterCall, ClusterFabric, ClusterFigures, ClusterLine, key_bytes,
+    key_number, monotonic_ns, value_bytes, value_id,
 };
+use farbank_fabric::shm::ServerAddress;
 use farbank_pm::rng::Rng;
 use farbank_tree::{CasOutcome, Cluster, ClusterError, ClusterSettings, KeyValue};
 
@@ -24,12 +24,17 @@ Examples:
   farbank check cluster --cycles 300
       two memory servers and three compute processes; each cycle kills, pauses or restarts one of them
   farbank check cluster --processes 4 --clients 8 --seed 7
-      more processes and clients";
+      more processes and clients
+  farbank check cluster --fabric shm --processes 4
+      by shared memory";
 
 /// Kill and pause processes of a tree on memory servers, and check that the recorded calls are linearizable.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CheckClusterArgs {
+    /// How the compute processes reach the memory servers.
+    #[arg(long, value_enum, default_value = "tcp")]
+    fabric: ClusterFabricChoice,
     /// Number of cycles. Most kill, pause or restart a process.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = value_parser!(u64).range(1..))]
     cycles: u64,
@@ -50,6 +55,14 @@ pub(crate) struct CheckClusterArgs {
     json: bool,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum ClusterFabricChoice {
+    /// By TCP over loopback.
+    Tcp,
+    /// By shared memory: they map the files of the memory servers.
+    Shm,
+}
+
 impl CheckClusterArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         let folder = in_memory("cluster");
@@ -60,6 +73,10 @@ impl CheckClusterArgs {
         let options = cluster::ClusterOptions {
             program,
             folder: folder.clone(),
+            fabric: match self.fabric {
+                ClusterFabricChoice::Tcp => ClusterFabric::Tcp,
+                ClusterFabricChoice::Shm => ClusterFabric::Shm,
+            },
             cycles: self.cycles,
             processes: self.processes as usize,
             clients: self.clients as usize,
@@ -86,12 +103,13 @@ impl CheckFigures for ClusterFigures {
 
     fn line(&self) -> String {
         format!(
-            "{} cycles ({} kills and {} pauses of compute processes, {} restarts of memory servers), {} calls answered, {} failed, {} \
+            "{} cycles ({} kills and {} pauses of compute processes, {} of them killed by the lease server, {} restarts of memory servers), {} calls answered, {} failed, {} \
          in flight at a kill, {} locks taken over, {} nodes mended, {} histories linearizable, {} not decided, longest call of \
          another process {:.0} ms; {:.1} s",
             self.cycles,
             self.kills,
             self.pauses,
+            self.expelled,
             self.restarts,
             self.answered,
             self.failed,
@@ -107,7 +125,7 @@ impl CheckFigures for ClusterFigures {
 
     fn json(&self) -> serde_json::Value {
         serde_json::json!({
-            "check": "cluster", "holds": true, "cycles": self.cycles, "kills": self.kills, "pauses": self.pauses,
+            "check": "cluster", "holds": true, "cycles": self.cycles, "kills": self.kills, "pauses": self.pauses, "expelled": self.expelled,
             "restarts": self.restarts, "answered": self.answered, "failed": self.failed, "in_flight": self.in_flight,
             "taken_over": self.taken_over, "mended": self.mended, "histories": self.histories,
             "given_up": self.given_up, "longest_ms": self.longest.as_secs_f64() * 1e3,
@@ -120,7 +138,7 @@ impl CheckFigures for ClusterFigures {
 #[derive(Args)]
 pub(crate) struct CheckClusterClientArgs {
     #[arg(long, value_delimiter = ',', required = true)]
-    servers: Vec<SocketAddr>,
+    servers: Vec<ServerAddress>,
     #[arg(long)]
     key_file: PathBuf,
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! `farbank tree`: reads and writes a tree on memory servers (`farbank memory-server`), over TCP.
+//! `farbank tree`: reads and writes a tree on memory servers (`farbank memory-server`), by TCP or by shared memory.
 //!
 //! * `load`: the subcommand that reads many entries.
 //!
@@ -7,13 +7,13 @@
 mod load;
 
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, value_parser};
+use farbank_fabric::shm::ServerAddress;
 use farbank_tree::{
     CasOutcome, Cluster, ClusterError, ClusterSettings, TreeError, TreeSettings, VALUE_BYTES_MAX,
 };
@@ -44,7 +44,10 @@ Examples:
       the greatest key
   seq 1000 | sed 's/.*/key&\\tvalue&/' | farbank tree load $cluster
       a key, a tab and a value in each line
-  farbank tree stat $cluster --keys";
+  farbank tree stat $cluster --keys
+  farbank memory-server --key-file key --pool /dev/shm/memory0 --listen 127.0.0.1:7413 &
+  farbank tree create --servers shm:/dev/shm/memory0 --key-file key
+      without the network: the client maps the server's file";
 
 /// Read and write a tree on memory servers.
 #[derive(Subcommand)]
@@ -69,14 +72,15 @@ pub(crate) enum TreeCommand {
 /// Options of every `farbank tree` subcommand.
 #[derive(Args)]
 struct ClusterArgs {
-    /// Addresses of all memory servers, in the order of their numbers.
+    /// All memory servers, in the order of their numbers: their addresses, or shm:FILE for servers of this host with --pool
+    /// FILE.
     #[arg(
         long,
-        value_name = "IP:PORT,...",
+        value_name = "IP:PORT|shm:FILE,...",
         value_delimiter = ',',
         required = true
     )]
-    servers: Vec<SocketAddr>,
+    servers: Vec<ServerAddress>,
     /// File with the key of the cluster.
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,

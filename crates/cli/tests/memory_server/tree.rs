@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farbank_fabric::shm::ServerAddress;
 use farbank_fabric::tcp::SharedKey;
 use farbank_tree::{CasOutcome, Cluster, ClusterError, ClusterSettings, TreeSettings};
 use rustix::process::Signal;
@@ -14,10 +15,20 @@ use tempfile::TempDir;
 
 use super::{KEY, MemoryServer};
 
+/// How clients reach the memory servers.
+#[derive(Clone, Copy)]
+enum Way {
+    Tcp,
+    SharedMemory,
+}
+
+const WAYS: [Way; 2] = [Way::Tcp, Way::SharedMemory];
+
 /// Memory servers 0 and 1, each on a pool of its own.
 struct TwoServers {
     folder: TempDir,
     servers: Vec<MemoryServer>,
+    way: Way,
 }
 
 fn start(
@@ -38,16 +49,27 @@ fn start(
 }
 
 impl TwoServers {
-    fn start() -> TwoServers {
+    fn start(way: Way) -> TwoServers {
         let folder = tempfile::tempdir().unwrap();
         let first = start(folder.path(), 0, "127.0.0.1:0", None);
         let second = start(folder.path(), 1, "127.0.0.1:0", Some(first.address));
         let servers = vec![first, second];
-        TwoServers { folder, servers }
+        TwoServers {
+            folder,
+            servers,
+            way,
+        }
     }
 
-    fn addresses(&self) -> Vec<SocketAddr> {
-        self.servers.iter().map(|server| server.address).collect()
+    fn addresses(&self) -> Vec<ServerAddress> {
+        let pool = |number| self.folder.path().join(format!("memory{number}"));
+        let servers = self.servers.iter().enumerate();
+        servers
+            .map(|(number, server)| match self.way {
+                Way::Tcp => ServerAddress::Tcp(server.address),
+                Way::SharedMemory => ServerAddress::Shm(pool(number)),
+            })
+            .collect()
     }
 
     /// Kills server `number` and starts it again on its pool.
@@ -130,7 +152,11 @@ impl TwoServers {
 
 #[test]
 fn the_commands_of_the_help_do_what_it_says() {
-    let servers = TwoServers::start();
+    WAYS.into_iter().for_each(use_all_commands);
+}
+
+fn use_all_commands(way: Way) {
+    let servers = TwoServers::start(way);
     servers.fail("get", &["greeting"], 1, "create one first");
     assert!(servers.print("create", &[]).contains("2 memory servers"));
     servers.fail("create", &[], 1, "there is a tree");
@@ -218,7 +244,11 @@ fn the_commands_of_the_help_do_what_it_says() {
 
 #[test]
 fn a_client_that_ends_leaves_its_epoch_to_the_next() {
-    let servers = TwoServers::start();
+    WAYS.into_iter().for_each(end_and_begin_clients);
+}
+
+fn end_and_begin_clients(way: Way) {
+    let servers = TwoServers::start(way);
     servers.print("create", &[]);
     for n in 0..70 {
         servers.print("put", &["counter", &n.to_string()]);
@@ -230,7 +260,11 @@ fn a_client_that_ends_leaves_its_epoch_to_the_next() {
 
 #[test]
 fn keys_and_values_of_any_bytes_and_of_the_maximum_length_are_kept() {
-    let servers = TwoServers::start();
+    WAYS.into_iter().for_each(keep_any_bytes);
+}
+
+fn keep_any_bytes(way: Way) {
+    let servers = TwoServers::start(way);
     let cluster = servers.cluster();
     let sizes = TreeSettings {
         key_bytes_max: 1024,
@@ -280,9 +314,13 @@ fn keys_and_values_of_any_bytes_and_of_the_maximum_length_are_kept() {
 
 #[test]
 fn counters_that_many_clients_change_by_compare_and_swap_lose_no_step() {
+    WAYS.into_iter().for_each(count_by_compare_and_swap);
+}
+
+fn count_by_compare_and_swap(way: Way) {
     const CLIENTS: u64 = 4;
     const STEPS: u64 = 60;
-    let servers = TwoServers::start();
+    let servers = TwoServers::start(way);
     servers.cluster().create(&TreeSettings::default()).unwrap();
     let step = |cluster: &Cluster, key: &[u8]| {
         let mut seen = None;
@@ -330,7 +368,11 @@ fn counters_that_many_clients_change_by_compare_and_swap_lose_no_step() {
 
 #[test]
 fn acknowledged_writes_survive_a_kill_of_each_memory_server() {
-    let mut servers = TwoServers::start();
+    WAYS.into_iter().for_each(kill_memory_servers);
+}
+
+fn kill_memory_servers(way: Way) {
+    let mut servers = TwoServers::start(way);
     let cluster = servers.cluster();
     cluster.create(&TreeSettings::default()).unwrap();
     let entries: Vec<_> = (0..3000_u32)
@@ -357,7 +399,11 @@ fn acknowledged_writes_survive_a_kill_of_each_memory_server() {
 
 #[test]
 fn clients_that_are_killed_while_they_write_stop_no_other_client() {
-    let servers = TwoServers::start();
+    WAYS.into_iter().for_each(kill_clients);
+}
+
+fn kill_clients(way: Way) {
+    let servers = TwoServers::start(way);
     servers.print("create", &[]);
     let lines: String = (0..20_000)
         .map(|n| format!("{:05}\t{n}\n", n % 500))

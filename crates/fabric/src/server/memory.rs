@@ -1,14 +1,15 @@
 //! [`WordMemory`]: the memory of a memory server, on a medium that all its threads access by atomic words.
 //!
 //! ```text
-//!   0                 HEAD_AT                             + 4096
-//!   │ of the medium   │ header                            │ lock memory │ host memory
+//!   0                 HEAD_AT           + 4096         + 65536
+//!   │ of the medium   │ header          │ slots        │ lock memory │ host memory
 //!
-//!   header:  0       8        16           24           32           40            48           1024     2048
-//!            │ magic │ server │ generation │ lock bytes │ host bytes │ chunk bytes │ next chunk │ floors │ joined
+//!   header:  0       8        16           24           32           40            48           1024     2048     3072
+//!            │ magic │ server │ generation │ lock bytes │ host bytes │ chunk bytes │ next chunk │ floors │ joined │ sharing
 //! ```
 //!
-//! Media keep a lease of the host in their first pages, so the header begins after them.
+//! Media keep a lease of the host in their first pages, so the header begins after them. The last digit of the magic
+//! number is the version of the format. Processes of the same host use `sharing` and the slots (`sharing`, `slots`).
 
 use std::fmt;
 
@@ -18,7 +19,9 @@ use crate::addr::GAddr;
 use crate::service::ServiceResponse;
 use crate::wire::{FLOORS, Floors};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"frbkmem1");
+const MAGIC: u64 = u64::from_le_bytes(*b"frbkmem2");
+/// The magic number without the version.
+const MAGIC_MASK: u64 = u64::MAX >> 8;
 /// Start of the header, after the 8 KiB that media and pools use.
 const HEAD_AT: u64 = 16 << 10;
 const MAGIC_AT: Off = Off(HEAD_AT);
@@ -32,8 +35,12 @@ const NEXT_CHUNK_AT: Off = Off(HEAD_AT + 48);
 const FLOORS_AT: u64 = HEAD_AT + 1024;
 /// Newest epoch in which each compute server has connected, one byte each.
 const JOINED_AT: u64 = HEAD_AT + 2048;
+/// Words for processes that map the medium.
+pub(super) const SHARING_AT: u64 = HEAD_AT + 3072;
+/// Slot of each compute server that maps the medium, one line each.
+pub(super) const SLOTS_AT: u64 = HEAD_AT + 4096;
 /// Start of the lock memory.
-const LOCK_AT: u64 = HEAD_AT + 4096;
+const LOCK_AT: u64 = SLOTS_AT + (64 << 10);
 const PAGE_BYTES: u64 = 4096;
 const WORD_BYTES: u64 = WORD as u64;
 /// Words in a line.
@@ -79,6 +86,18 @@ pub enum MemoryError {
         /// The size.
         bytes: u64,
     },
+    /// The medium is a memory server's memory of another version of the format.
+    Version {
+        /// The version found, as an ASCII digit.
+        found: u8,
+    },
+    /// The medium is shorter than its header says: it was truncated.
+    Truncated {
+        /// Bytes of the medium.
+        bytes: u64,
+        /// Bytes that the header says.
+        expected: u64,
+    },
     /// The medium has other contents than a memory server's memory.
     NoMemory {
         /// A word found in place of the magic number or of zeros.
@@ -108,6 +127,17 @@ impl fmt::Display for MemoryError {
                     "a size is {bytes} bytes, expected a multiple of 4096 above 0"
                 )
             }
+            MemoryError::Version { found } => write!(
+                f,
+                "the medium has version {} of the format of a memory server's memory, expected version {}: create it \
+                 again",
+                char::from(*found).escape_default(),
+                char::from((MAGIC >> 56) as u8)
+            ),
+            MemoryError::Truncated { bytes, expected } => write!(
+                f,
+                "the medium has {bytes} bytes, expected {expected}: its file was truncated"
+            ),
             MemoryError::NoMemory { found } => write!(
                 f,
                 "the medium has data that no memory server wrote: found the word {found:#x}, expected zeros or {MAGIC:#x} at \
@@ -167,6 +197,46 @@ impl<M: Medium> WordMemory<M> {
         Ok(memory)
     }
 
+    /// Attaches to the memory in `medium`, which another process serves.
+    ///
+    /// # Errors
+    /// The medium is no memory server's memory, or is too short.
+    pub(crate) fn attach(medium: M) -> Result<WordMemory<M>, MemoryError> {
+        let bytes = medium.len();
+        if bytes < LOCK_AT {
+            let least = LOCK_AT;
+            return Err(MemoryError::TooSmall { bytes, least });
+        }
+        match medium.load(MAGIC_AT) {
+            MAGIC => {}
+            found => return Err(other_magic(found)),
+        }
+        let (lock_bytes, host_bytes) = (medium.load(LOCK_BYTES_AT), medium.load(HOST_BYTES_AT));
+        let expected = LOCK_AT
+            .saturating_add(lock_bytes)
+            .saturating_add(host_bytes);
+        if bytes < expected {
+            return Err(MemoryError::Truncated { bytes, expected });
+        }
+        let settings = MemorySettings {
+            server: medium.load(SERVER_AT) as u16,
+            lock_bytes,
+            chunk_bytes: medium.load(CHUNK_BYTES_AT),
+        };
+        let generation = medium.load(GENERATION_AT);
+        Ok(WordMemory {
+            medium,
+            settings,
+            generation,
+            host_bytes,
+        })
+    }
+
+    /// Returns the medium.
+    pub(crate) fn medium(&self) -> &M {
+        &self.medium
+    }
+
     fn begin_generation(&mut self) -> Result<(), MemoryError> {
         let mut ctx = PersistCtx::new(0);
         let fixed = [
@@ -199,7 +269,7 @@ impl<M: Medium> WordMemory<M> {
                     }
                 }
             }
-            found => return Err(MemoryError::NoMemory { found }),
+            found => return Err(other_magic(found)),
         }
         let before = self.medium.load(GENERATION_AT);
         self.generation = self.generation.max(before + 1);
@@ -229,6 +299,11 @@ impl<M: Medium> WordMemory<M> {
         self.generation
     }
 
+    /// Returns whether the memory was opened again, in a newer generation.
+    pub(crate) fn has_newer_generation(&self) -> bool {
+        self.medium.load(GENERATION_AT) != self.generation
+    }
+
     /// Returns the bytes of host memory.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
@@ -242,7 +317,7 @@ impl<M: Medium> WordMemory<M> {
     }
 
     /// Returns the position of `len` bytes at `at`, if they are in this server's memory.
-    pub(super) fn place(&self, at: GAddr, len: usize) -> Option<u64> {
+    pub(crate) fn place(&self, at: GAddr, len: usize) -> Option<u64> {
         let (start, bytes) = match at.is_lock() {
             true => (LOCK_AT, self.settings.lock_bytes),
             false => (LOCK_AT + self.settings.lock_bytes, self.host_bytes),
@@ -252,36 +327,54 @@ impl<M: Medium> WordMemory<M> {
         inside.then_some(start + at.at())
     }
 
+    /// Returns whether the `len` bytes at position `place` are in the lock or host memory.
+    pub(super) fn has_place(&self, place: u64, len: usize) -> bool {
+        let end = LOCK_AT + self.settings.lock_bytes + self.host_bytes;
+        let inside = place.checked_add(len as u64).is_some_and(|to| to <= end);
+        place >= LOCK_AT && inside
+    }
+
     /// Returns the position of the aligned word at `at`, if it is in this server's memory.
-    pub(super) fn word_place(&self, at: GAddr) -> Option<Off> {
+    pub(crate) fn word_place(&self, at: GAddr) -> Option<Off> {
         let place = self.place(at, WORD)?;
         place.is_multiple_of(WORD_BYTES).then_some(Off(place))
     }
 
     /// Appends the `len` bytes at position `place` to `out` (MEMSRV-1).
     pub(super) fn read(&self, place: u64, len: usize, out: &mut Vec<u8>) {
-        let end = place + len as u64;
-        let mut at = place;
-        out.reserve(len);
-        while at < end {
-            let within = at % WORD_BYTES;
-            let word = at - within;
-            if within == 0 && end - at >= (LINE_WORDS * WORD) as u64 {
-                for word in self.medium.load_words::<LINE_WORDS>(Off(at), 1) {
-                    out.extend_from_slice(&word.to_le_bytes());
+        let start = out.len();
+        out.resize(start + len, 0);
+        self.read_into(place, &mut out[start..]);
+    }
+
+    /// Reads the bytes at position `place` into `to` (MEMSRV-1).
+    pub(crate) fn read_into(&self, place: u64, to: &mut [u8]) {
+        const LINE_BYTES: usize = LINE_WORDS * WORD;
+        let (mut at, mut rest) = (place, to);
+        while !rest.is_empty() {
+            let within = (at % WORD_BYTES) as usize;
+            let is_line = within == 0 && rest.len() >= LINE_BYTES;
+            let part_bytes = match is_line {
+                true => LINE_BYTES,
+                false => (WORD - within).min(rest.len()),
+            };
+            let (part, later) = rest.split_at_mut(part_bytes);
+            if is_line {
+                let words = self.medium.load_words::<LINE_WORDS>(Off(at), 1);
+                for (to, word) in part.chunks_exact_mut(WORD).zip(words) {
+                    to.copy_from_slice(&word.to_le_bytes());
                 }
-                at += (LINE_WORDS * WORD) as u64;
-                continue;
+            } else {
+                let bytes = self.medium.load(Off(at - within as u64)).to_le_bytes();
+                part.copy_from_slice(&bytes[within..within + part_bytes]);
             }
-            let bytes = self.medium.load(Off(word)).to_le_bytes();
-            let until = (end - word).min(WORD_BYTES);
-            out.extend_from_slice(&bytes[within as usize..until as usize]);
-            at = word + until;
+            at += part_bytes as u64;
+            rest = later;
         }
     }
 
     /// Writes `bytes` at position `place` (MEMSRV-1).
-    pub(super) fn write(&self, ctx: &mut PersistCtx, place: u64, bytes: &[u8]) {
+    pub(crate) fn write(&self, ctx: &mut PersistCtx, place: u64, bytes: &[u8]) {
         let mut at = place;
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -304,7 +397,7 @@ impl<M: Medium> WordMemory<M> {
     }
 
     /// Replaces the word at `word` by what `change` makes of it. Returns the word found.
-    pub(super) fn update(
+    pub(crate) fn update(
         &self,
         ctx: &mut PersistCtx,
         word: Off,
@@ -321,7 +414,7 @@ impl<M: Medium> WordMemory<M> {
 
     /// Replaces the bits `mask` of the word at `word` by those of `new` if they equal those of `old`. Returns the word
     /// found.
-    pub(super) fn masked_cas(
+    pub(crate) fn masked_cas(
         &self,
         ctx: &mut PersistCtx,
         word: Off,
@@ -378,6 +471,13 @@ impl<M: Medium> WordMemory<M> {
         self.epochs_at(JOINED_AT)
     }
 
+    /// Returns the floor of `compute`.
+    pub(crate) fn floor(&self, compute: u16) -> u8 {
+        let at = FLOORS_AT + u64::from(compute);
+        let within = at % WORD_BYTES;
+        self.medium.load(Off(at - within)).to_le_bytes()[within as usize]
+    }
+
     fn epochs_at(&self, table: u64) -> Floors {
         let mut bytes = Vec::with_capacity(FLOORS);
         self.read(table, FLOORS, &mut bytes);
@@ -412,6 +512,16 @@ impl<M: Medium> WordMemory<M> {
     }
 }
 
+/// Returns the error of a medium whose magic number is `found`.
+fn other_magic(found: u64) -> MemoryError {
+    match (found ^ MAGIC) & MAGIC_MASK {
+        0 => MemoryError::Version {
+            found: (found >> 56) as u8,
+        },
+        _ => MemoryError::NoMemory { found },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use farbank_pm::media::Mapped;
@@ -428,7 +538,7 @@ mod tests {
     }
 
     fn fresh() -> WordMemory<Mapped> {
-        memory(Mapped::anonymous(64 << 10).unwrap()).unwrap()
+        memory(Mapped::anonymous(128 << 10).unwrap()).unwrap()
     }
 
     #[test]
@@ -468,7 +578,7 @@ mod tests {
     #[test]
     fn a_medium_with_other_data_is_refused_and_unchanged() {
         for at in [0, 1016, HEAD_AT + 8] {
-            let (medium, mut ctx) = (Mapped::anonymous(64 << 10).unwrap(), PersistCtx::new(1));
+            let (medium, mut ctx) = (Mapped::anonymous(128 << 10).unwrap(), PersistCtx::new(1));
             medium.store(&mut ctx, Off(at), 77);
             let error = memory(medium).err();
             assert_eq!(error, Some(MemoryError::NoMemory { found: 77 }), "{at}");

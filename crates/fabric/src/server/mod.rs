@@ -18,7 +18,9 @@
 //! floors; the other servers are *members* and learn them with each lease that they get from the lease server.
 //!
 //! # Files
-//! * `memory`: words, and the header of a memory server's medium.
+//! * `memory`: words, and the header of a memory server's medium. `sharing`: the part of it for processes of the same host.
+//! * `slots`: the fence of processes that execute verbs themselves ([`shm`](crate::shm)). `host_process`: such a process.
+//! * `redo`: the write that such a process executes, to be completed if it dies.
 //! * `admission`: the check before each batch.
 //! * `lease_manager`: leases of compute servers and members, on the lease server.
 //!
@@ -35,6 +37,11 @@
 //!     the old epoch or connection executes, and none is half done. (FABRIC-2 across connections, FABRIC-4)
 //! MEMSRV-4  A result is sent after a full fence that follows the last verb of its batch. (FABRIC-3)
 //! MEMSRV-5  Floors only rise, also across restarts that keep the memory.
+//!
+//! MEMSRV-6  Processes that map the memory execute verbs themselves. The lease server answers `Expired`, and gives out a number
+//!     again, only when such a process is outside its batch (SLOT-1), or makes no store any more (SLOT-3)
+//!     and its write is completed (REDO-2). All members rely
+//!     on that: their own floors do not stop such a process. (FABRIC-4)
 //!
 //! LEASE-1  A member executes batches only until the end of its lease. The lease begins, on the member's clock, when the
 //!     member sent the request. So it ends before the lease server believes that it has ended.
@@ -72,9 +79,15 @@
 //! suspended machine counts the time of its suspension or restarts the server.
 
 mod admission;
+mod host_process;
 mod lease_manager;
 mod memory;
+mod redo;
+mod sharing;
+mod slots;
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -89,8 +102,13 @@ use crate::wire::{
 };
 use admission::Admission;
 use lease_manager::LeaseManager;
+use slots::CallerFence;
 
 pub(crate) use admission::{Caller, FIRST_ATTEMPT};
+pub(crate) use host_process::HostProcess;
+pub(crate) use redo::{MAPPED_MAX, RedoFile};
+pub(crate) use sharing::{own_pid_namespace, path_hash};
+pub(crate) use slots::CallerSlot;
 
 /// Highest epoch of a compute server. Lock words of structures have 6 bits for it.
 const EPOCH_MAX: u8 = 63;
@@ -119,6 +137,9 @@ pub struct MemoryNode<M> {
     memory: WordMemory<M>,
     admission: Admission,
     manager: Option<LeaseManager>,
+    callers: CallerFence,
+    /// File of the memory, if processes of this host may map it.
+    path: Option<PathBuf>,
     leases: LeaseSettings,
     batches: AtomicU64,
 }
@@ -134,8 +155,28 @@ impl<M: Medium> MemoryNode<M> {
             manager: manages.then(|| LeaseManager::new(leases, floors.clone())),
             admission: Admission::new(floors, memory.joined(), !manages, leases.member),
             memory,
+            callers: CallerFence::new(leases.compute / 4, None),
+            path: None,
             leases,
             batches: AtomicU64::new(0),
+        }
+    }
+
+    /// Lets processes of this host execute verbs on the server's memory, which is in the file `path` ([`shm`](crate::shm)).
+    #[must_use]
+    pub fn shared_at(mut self, path: impl Into<PathBuf>) -> MemoryNode<M> {
+        let path = path.into();
+        let path = path.canonicalize().unwrap_or(path);
+        self.callers = CallerFence::new(self.leases.compute / 4, Some(path.clone()));
+        self.path = Some(path);
+        self
+    }
+
+    /// Shows to processes of this host, if they may map the memory, that the server listens on `address`.
+    pub(crate) fn begin_sharing(&self, address: SocketAddr) {
+        if let Some(path) = &self.path {
+            let mut ctx = PersistCtx::new(0);
+            self.memory.begin_sharing(&mut ctx, address, path);
         }
     }
 
@@ -314,6 +355,16 @@ impl<M: Medium> MemoryNode<M> {
             return Ok(ServiceResponse::Full);
         };
         self.raise(ctx, joined.compute, joined.epoch);
+        // The next owner of the number gets its slot.
+        let began = Instant::now();
+        while !self
+            .callers
+            .is_out(&self.memory, joined.compute, joined.epoch)
+        {
+            if began.elapsed() > self.leases.compute {
+                return Err(Failure::Unavailable);
+            }
+        }
         Ok(ServiceResponse::Joined {
             compute: joined.compute,
             epoch: joined.epoch,
@@ -321,8 +372,8 @@ impl<M: Medium> MemoryNode<M> {
         })
     }
 
-    /// Checks a lease. Answers `Alive` also while an expired lease is not fenced on every member yet; the caller checks
-    /// again later (LEASE-3).
+    /// Checks a lease. Answers `Alive` also while an expired lease is not fenced on every member and in its process yet; the
+    /// caller checks again later (LEASE-3, MEMSRV-6).
     fn check_lease(
         &self,
         ctx: &mut PersistCtx,
@@ -337,10 +388,13 @@ impl<M: Medium> MemoryNode<M> {
             return Ok(ServiceResponse::Alive);
         };
         self.raise(ctx, compute, floor);
-        Ok(match manager.is_fenced(compute) {
-            true => ServiceResponse::Expired,
-            false => ServiceResponse::Alive,
-        })
+        let is_fenced = manager.is_fenced(compute);
+        Ok(
+            match is_fenced && self.callers.is_out(&self.memory, compute, floor) {
+                true => ServiceResponse::Expired,
+                false => ServiceResponse::Alive,
+            },
+        )
     }
 
     /// Raises a floor here: in the memory, then in the admission, which waits for the batches that are under way.

@@ -207,6 +207,18 @@ impl TcpFabric {
         }
     }
 
+    /// Returns whether verbs for `server` that are executed in another way follow all that this fabric has posted (FABRIC-2), and
+    /// the server is connected and has not ended the epoch.
+    pub(crate) fn is_idle(&self, server: u16) -> bool {
+        let state = self.0.state.borrow();
+        !state.is_fenced && state.links[usize::from(server)].is_idle()
+    }
+
+    /// Makes all later requests fail with [`FabricError::Fenced`]: the epoch has ended.
+    pub(crate) fn end_epoch(&self) {
+        self.0.state.borrow_mut().is_fenced = true;
+    }
+
     /// Leaves the epoch, so that another process can use it (LEASE-6 of [`server`](crate::server)). All later requests
     /// fail with [`FabricError::Fenced`]. Without this call, the end of the process uses up one of the number's 63
     /// epochs.
@@ -382,8 +394,9 @@ impl FabricShared {
         let deadline = self.reactor.now() + self.settings.timeout.as_nanos() as Nanos;
         let posted = match state.is_fenced {
             true => Err(FabricError::Fenced),
-            false => state.links[usize::from(server)]
-                .post(id, deadline, |out| encode(id, verbs.as_deref(), out)),
+            false => state.links[usize::from(server)].post(id, deadline, verbs.is_some(), |out| {
+                encode(id, verbs.as_deref(), out)
+            }),
         };
         let request = PendingRequest {
             server,

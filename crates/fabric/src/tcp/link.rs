@@ -9,7 +9,7 @@
 //!       └───────────────────────┘
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io::{self, Write};
 
 use super::buffer::InputBuffer;
@@ -40,6 +40,8 @@ pub(super) struct ServerLink {
     sent: usize,
     /// Requests in the order in which they were posted, with their deadlines.
     posted: VecDeque<(u64, Nanos)>,
+    /// Batches that are not answered, also those whose futures were dropped.
+    batches: HashSet<u64>,
 }
 
 impl ServerLink {
@@ -53,6 +55,7 @@ impl ServerLink {
             output: Vec::new(),
             sent: 0,
             posted: VecDeque::new(),
+            batches: HashSet::new(),
         }
     }
 
@@ -67,6 +70,7 @@ impl ServerLink {
         &mut self,
         id: u64,
         deadline: Nanos,
+        is_batch: bool,
         encode: impl FnOnce(&mut Vec<u8>) -> bool,
     ) -> Result<(), FabricError> {
         if let LinkState::Lost(error) = self.state {
@@ -77,7 +81,15 @@ impl ServerLink {
             return Err(FabricError::Rejected { server });
         }
         self.posted.push_back((id, deadline));
+        if is_batch {
+            self.batches.insert(id);
+        }
         Ok(())
+    }
+
+    /// Returns whether the link is connected and no batch is under way on it.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, LinkState::Connected(_)) && self.batches.is_empty()
     }
 
     /// Sends as much of the output as the socket takes.
@@ -116,6 +128,7 @@ impl ServerLink {
             }
             let may_have_more = self.input.is_full();
             while let Some((frame, len)) = self.input.frame()? {
+                self.batches.remove(&frame.id);
                 each(frame)?;
                 self.input.consume(len);
             }
@@ -143,6 +156,7 @@ impl ServerLink {
         self.input.clear();
         self.output.clear();
         self.sent = 0;
+        self.batches.clear();
         self.posted.drain(..).map(|(id, _)| id).collect()
     }
 }

@@ -82,7 +82,11 @@ impl TcpServer {
             let thread = thread::Builder::new().name("farbank-member".into());
             server.threads.push(thread.spawn(run)?);
         }
-        let run = move || accept_all(&listener, &node, &sockets, &settings);
+        node.begin_sharing(address);
+        let run = move || {
+            accept_all(&listener, &node, &sockets, &settings);
+            node.memory().end_sharing(&mut PersistCtx::new(0));
+        };
         let thread = thread::Builder::new().name("farbank-accept".into());
         server.threads.push(thread.spawn(run)?);
         Ok(server)

@@ -12,7 +12,7 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
@@ -176,6 +176,20 @@ impl Reactor {
         }
     }
 
+    /// Lets all other tasks run that were woken, and looks at the sockets and timers.
+    pub(crate) fn yield_now(&self) -> impl Future<Output = ()> + use<> {
+        let mut has_yielded = false;
+        poll_fn(
+            move |context| match std::mem::replace(&mut has_yielded, true) {
+                true => Poll::Ready(()),
+                false => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            },
+        )
+    }
+
     /// Starts `run`. It makes progress while [`Reactor::block_on`] runs. The handle returns its result.
     pub fn spawn<T: 'static>(&self, run: impl Future<Output = T> + 'static) -> TaskHandle<T> {
         let result = Rc::new(RefCell::new(TaskResult {
@@ -214,6 +228,7 @@ impl Reactor {
     /// # Panics
     /// If it is called by a task of this reactor.
     pub fn block_on<T>(&self, main: impl Future<Output = T>) -> T {
+        const SKIPS_MAX: u32 = 4;
         assert!(
             !self.0.is_running.replace(true),
             "a task of a reactor called its block_on"
@@ -225,6 +240,7 @@ impl Reactor {
             queue,
         }));
         let mut is_main_woken = true;
+        let mut skipped = 0;
         loop {
             if is_main_woken
                 && let Poll::Ready(value) = main.as_mut().poll(&mut Context::from_waker(&waker))
@@ -237,9 +253,14 @@ impl Reactor {
             for task in woken.into_iter().filter(|task| *task != MAIN_TASK) {
                 self.poll_task(task);
             }
-            if !is_main_woken {
-                self.wait();
-            }
+            // A main future that is woken again and again does not keep the sockets and timers waiting.
+            skipped = match is_main_woken {
+                true if skipped < SKIPS_MAX => skipped + 1,
+                _ => {
+                    self.wait(!is_main_woken);
+                    0
+                }
+            };
         }
     }
 
@@ -269,8 +290,8 @@ impl Reactor {
         }
     }
 
-    /// Lets the sources send, waits for an event, and handles it.
-    fn wait(&self) {
+    /// Lets the sources send, waits for an event if it `may_block`, and handles it.
+    fn wait(&self, may_block: bool) {
         let now = self.now();
         let sources: Vec<_> = self.0.sources.borrow().clone();
         let mut due = self.0.timers.borrow().due.peek().map(|due| due.0.0);
@@ -279,19 +300,19 @@ impl Reactor {
             let next = source.before_wait(now);
             due = [due, next].into_iter().flatten().min();
         }
-        self.wait_for_events(timer, due);
+        self.wait_for_events(may_block, timer, due);
         self.handle_events(&sources);
         self.fire_timers();
     }
 
     /// Waits until the first event or the time `due`.
-    fn wait_for_events(&self, timer: Option<Nanos>, due: Option<Nanos>) {
+    fn wait_for_events(&self, may_block: bool, timer: Option<Nanos>, due: Option<Nanos>) {
         /// The kernel's timeouts are multiples of this. Shorter sleeps poll.
         const KERNEL_NS: Nanos = 1_000_000;
         let queue = &self.0.queue;
         queue.is_waiting.store(true, Ordering::SeqCst);
         let is_interrupted = queue.is_interrupted.swap(false, Ordering::SeqCst);
-        let is_woken = is_interrupted || !queue.woken().is_empty();
+        let is_woken = !may_block || is_interrupted || !queue.woken().is_empty();
         let now = self.now();
         let is_soon = timer.is_some_and(|timer| timer < now + KERNEL_NS);
         let timeout = match self.0.wait {

@@ -47,7 +47,9 @@ pub(crate) use requests::{
     ANY_COMPUTE, FLOORS, Failure, Floors, Grant, Report, decode_call, decode_failure,
     decode_response, encode_call, encode_failure, encode_response,
 };
-pub(crate) use verbs::{BatchReader, VerbRef, decode_results, encode_batch, response_bytes};
+pub(crate) use verbs::{
+    BatchReader, VerbRef, decode_results, encode_batch, is_batch, response_bytes,
+};
 
 /// Maximum bytes of a frame.
 pub(crate) const FRAME_BYTES_MAX: usize = 1 << 20;

@@ -68,10 +68,15 @@ fn frame_bytes(verbs: &[Verb]) -> (usize, usize) {
     bytes
 }
 
+/// Returns whether `verbs` can be a batch: neither they nor their results exceed a frame.
+pub(crate) fn is_batch(verbs: &[Verb]) -> bool {
+    let (there, back) = frame_bytes(verbs);
+    !verbs.is_empty() && verbs.len() <= VERBS_MAX && there.max(back) <= FRAME_BYTES_MAX
+}
+
 /// Appends a batch to `out`. Returns whether it was appended: it is not if it or its results exceed a frame.
 pub(crate) fn encode_batch(id: u64, verbs: &[Verb], out: &mut Vec<u8>) -> bool {
-    let (there, back) = frame_bytes(verbs);
-    if verbs.is_empty() || verbs.len() > VERBS_MAX || there.max(back) > FRAME_BYTES_MAX {
+    if !is_batch(verbs) {
         return false;
     }
     put_frame(out, FrameKind::Batch, id, |out| {

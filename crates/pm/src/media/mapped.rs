@@ -176,7 +176,31 @@ impl Mapped {
         page_cache: bool,
         lease: Option<Lease>,
     ) -> io::Result<Mapped> {
+        let durable = file.caches_are_durable();
         let reserve = RESERVE_BYTES.max(bytes.saturating_mul(2));
+        let mut mapped = Mapped::on_place(file, place, bytes, reserve)?;
+        let kind = mapped.caps.kind;
+        if kind == Kind::Dax && durable {
+            mapped.caps.stores_are_durable = true;
+            mapped.write_back = WriteBack::NotNeeded; // PM-MAP-3
+        }
+        if page_cache && kind == Kind::Dram {
+            // Stores in the page cache survive a kill, and a write-back cannot move them to the device.
+            mapped.write_back = WriteBack::NotNeeded;
+            mapped.fences = false;
+        }
+        mapped.watch = mapped.start_watch(page_cache, lease)?;
+        Ok(mapped)
+    }
+
+    /// Maps a file that another process has locked: without a watch, and without write-backs and fences.
+    pub(super) fn shared(file: PoolFile, place: FileKind, bytes: u64) -> io::Result<Mapped> {
+        let mut mapped = Mapped::on_place(file, place, bytes, bytes)?.without_durability();
+        mapped.window.return_zeros();
+        Ok(mapped)
+    }
+
+    fn on_place(file: PoolFile, place: FileKind, bytes: u64, reserve: u64) -> io::Result<Mapped> {
         let dram = "a kill of the process; lost in a restart or power cut: the file is in memory";
         let cached = "a kill of the process; a restart of the machine only after a clean close";
         let durable = file.caches_are_durable();
@@ -194,18 +218,7 @@ impl Mapped {
             }
             FileKind::Disk => (Backing::Disk(file), Kind::Dram, cached),
         };
-        let mut mapped = Mapped::new(backing, kind, bytes, reserve, survives.into())?;
-        if kind == Kind::Dax && durable {
-            mapped.caps.stores_are_durable = true;
-            mapped.write_back = WriteBack::NotNeeded; // PM-MAP-3
-        }
-        if page_cache && kind == Kind::Dram {
-            // Stores in the page cache survive a kill, and a write-back cannot move them to the device.
-            mapped.write_back = WriteBack::NotNeeded;
-            mapped.fences = false;
-        }
-        mapped.watch = mapped.start_watch(page_cache, lease)?;
-        Ok(mapped)
+        Mapped::new(backing, kind, bytes, reserve, survives.into())
     }
 
     fn start_watch(

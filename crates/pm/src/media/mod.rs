@@ -55,7 +55,7 @@ mod window;
 pub use cpu::WriteBack;
 pub use file::File;
 pub use mapped::Mapped;
-pub use open::{AnyMedium, create_path, device_bytes, open_path, prepare_path};
+pub use open::{AnyMedium, create_path, device_bytes, open_path, prepare_path, share_path};
 pub use open_error::OpenError;
 pub use open_options::{OpenOptions, SyncPolicy, WaitNotice};
 pub use pool_path::{PendingPath, sync_folder};

@@ -25,7 +25,7 @@ use super::page_cache;
 use super::pool_path::PendingPath;
 use super::reader::ReadMode;
 use super::signature;
-use super::space::{FileKind, PoolFile, Progress, check_limit};
+use super::space::{FileKind, KernelIo, PoolFile, Progress, check_limit};
 use super::sysfs::Sysfs;
 use crate::medium::{Caps, Kind, Medium, Off, Poisoned};
 use crate::offset::PAGE;
@@ -131,6 +131,26 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     let lease = free.and_then(FreeLease::take);
     let opened = medium(file, place, kind, bytes, options, lease).map_err(failed("map"))?;
     Ok(opened.with_file_system_report(found))
+}
+
+/// Maps the file or device at `path`, which another process has locked and uses as a [`Mapped`] medium. Both see each other's
+/// stores. The medium is not locked, cannot grow, and writes no lines back.
+///
+/// Its loads do not panic on bytes that cannot be read, because the other process may truncate the file at any time: they
+/// return zeros, and [`Medium::unreadable`] reports them afterwards.
+pub fn share_path(path: &Path) -> Result<Mapped, OpenError> {
+    let failed = |doing| move |e| OpenError::io(path, doing, e);
+    let file = PoolFile::share(path, Arc::new(KernelIo))?;
+    let place = file.file_kind().map_err(failed("open"))?;
+    let bytes = match place {
+        FileKind::Device { bytes, .. } => bytes,
+        _ => file.bytes().map_err(failed("read"))?,
+    };
+    if bytes < PAGE {
+        let path = path.into();
+        return Err(OpenError::TooShort { path, bytes });
+    }
+    Mapped::shared(file, place, bytes / PAGE * PAGE).map_err(failed("map"))
 }
 
 /// Creates a medium of `bytes`, rounded up to whole pages, at `path`. On `Ok` its space is allocated and written,

@@ -105,7 +105,7 @@ pub(crate) enum FileKind {
     Disk,
 }
 
-/// Open, locked pool file.
+/// Open pool file, locked except after [`PoolFile::share`].
 pub(crate) struct PoolFile {
     file: fs::File,
     name: Arc<PoolPath>,
@@ -120,7 +120,7 @@ impl fmt::Debug for PoolFile {
 }
 
 impl Drop for PoolFile {
-    /// Unlocks the file. Closing the descriptor is not enough: a forked child that has not called `exec` yet shares
+    /// Unlocks the file, if this descriptor has locked it. Closing the descriptor is not enough: a forked child that has not called `exec` yet shares
     /// the lock and would keep it. Such a child must not unlock the file, because its parent still uses it.
     fn drop(&mut self) {
         if !self.process.is_current() {
@@ -137,14 +137,24 @@ impl PoolFile {
         let file = how.read(true).write(true).open(path);
         let file = file.map_err(|e| OpenError::io(path, "open", e))?;
         lock(&file, path)?;
-        let name = PoolPath::new(path, true);
-        let process = ProcessStamp::current();
-        Ok(PoolFile {
+        Ok(PoolFile::named(file, path, io))
+    }
+
+    /// Opens a file that another process has locked, without a lock.
+    pub(super) fn share(path: &Path, io: Arc<dyn FileIo>) -> Result<PoolFile, OpenError> {
+        let mut how = fs::OpenOptions::new();
+        let file = how.read(true).write(true).open(path);
+        let file = file.map_err(|e| OpenError::io(path, "open", e))?;
+        Ok(PoolFile::named(file, path, io))
+    }
+
+    fn named(file: fs::File, path: &Path, io: Arc<dyn FileIo>) -> PoolFile {
+        PoolFile {
             file,
-            name,
+            name: PoolPath::new(path, true),
             io,
-            process,
-        })
+            process: ProcessStamp::current(),
+        }
     }
 
     /// Creates and locks a new file (PM-SPACE-1). The file gets its name when it holds a complete pool.

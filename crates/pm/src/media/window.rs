@@ -62,6 +62,8 @@ pub(crate) struct Window {
     faults: Option<WindowFaults>,
     /// Number of unreadable pages.
     unreadable: &'static AtomicU64,
+    /// Whether a load of a word in an unreadable page returns zeros instead of a panic.
+    returns_zeros: bool,
 }
 
 // SAFETY: the window owns its address range. Every access to it is atomic (PM-WINDOW-3), or made by the
@@ -99,6 +101,7 @@ impl Window {
                         extension_failed: AtomicBool::new(false),
                         faults: None,
                         unreadable: &sigbus::ZERO_MARKED_PAGES,
+                        returns_zeros: false,
                     });
                 }
                 Err(e) if reserved == need => return Err(e.into()),
@@ -117,6 +120,11 @@ impl Window {
         self.unreadable = faults.pages();
         self.faults = Some(faults);
         Ok(())
+    }
+
+    /// Makes loads of words in unreadable pages return zeros. The caller checks [`Window::unreadable`] after them.
+    pub(crate) fn return_zeros(&mut self) {
+        self.returns_zeros = true;
     }
 
     /// Returns whether any page was found unreadable.
@@ -313,7 +321,9 @@ impl Window {
     #[inline]
     #[track_caller]
     pub(crate) fn check_readable(&self, at: Off, len: usize) {
-        if let Some(at) = self.unreadable(at, len) {
+        if let Some(at) = self.unreadable(at, len)
+            && !self.returns_zeros
+        {
             panic_unreadable_word(at);
         }
     }

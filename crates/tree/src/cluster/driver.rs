@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
-use farbank_fabric::tcp::{Reactor, TcpFabric, TcpSettings, WaitMode};
+use farbank_fabric::shm::{ShmFabric, ShmSettings};
+use farbank_fabric::tcp::{Reactor, WaitMode};
 
 use super::descriptor::{TreeDescriptor, open_tree};
 use super::{ClusterError, ClusterStats};
@@ -72,7 +73,7 @@ impl JobQueue {
 
 /// A compute server's time in one epoch.
 pub(super) struct Session {
-    pub(super) fabric: TcpFabric,
+    pub(super) fabric: ShmFabric,
     tree: RefCell<Option<OpenTree>>,
     /// Whether a request has failed, so that the effects of the session's requests are unknown.
     is_broken: Cell<bool>,
@@ -82,7 +83,7 @@ pub(super) struct Session {
 #[derive(Clone)]
 struct OpenTree {
     descriptor: TreeDescriptor,
-    compute: Rc<Compute<TcpFabric>>,
+    compute: Rc<Compute<ShmFabric>>,
 }
 
 impl Session {
@@ -97,7 +98,7 @@ impl Session {
     }
 
     /// Returns the tree's sizes and a client of it.
-    pub(super) async fn tree(&self) -> Result<(TreeDescriptor, Client<TcpFabric>), ClusterError> {
+    pub(super) async fn tree(&self) -> Result<(TreeDescriptor, Client<ShmFabric>), ClusterError> {
         if self.tree.borrow().is_none() {
             let descriptor = open_tree(&self.fabric).await?;
             self.set_tree(descriptor);
@@ -118,7 +119,7 @@ impl Session {
 /// The state of the driver's thread.
 pub(super) struct DriverState {
     pub(super) reactor: Reactor,
-    settings: TcpSettings,
+    settings: ShmSettings,
     session: RefCell<Option<Rc<Session>>>,
     stats: Cell<ClusterStats>,
 }
@@ -131,7 +132,7 @@ impl DriverState {
             return Ok(Rc::clone(session));
         }
         *current = None;
-        let fabric = TcpFabric::connect(&self.reactor, self.settings.clone())?;
+        let fabric = ShmFabric::connect(&self.reactor, self.settings.clone())?;
         let session = Rc::new(Session {
             fabric: fabric.clone(),
             tree: RefCell::default(),
@@ -185,7 +186,7 @@ pub(super) struct Driver {
 
 impl Driver {
     /// Starts the thread and connects to the memory servers.
-    pub(super) fn start(settings: TcpSettings, wait: WaitMode) -> Result<Driver, ClusterError> {
+    pub(super) fn start(settings: ShmSettings, wait: WaitMode) -> Result<Driver, ClusterError> {
         let queue = Arc::new(JobQueue::default());
         let jobs = Arc::clone(&queue);
         let run = move || drive(&jobs, settings, wait);
@@ -246,7 +247,7 @@ impl Drop for CloseOnEnd<'_> {
     }
 }
 
-fn drive(queue: &JobQueue, settings: TcpSettings, wait: WaitMode) {
+fn drive(queue: &JobQueue, settings: ShmSettings, wait: WaitMode) {
     let _closing = CloseOnEnd(queue);
     // Without a reactor the queue is closed, and its callers get an error.
     let Ok(reactor) = Reactor::new(wait) else {

@@ -1,4 +1,4 @@
-//! [`Cluster`]: a tree on memory servers over TCP, for programs that are not asynchronous.
+//! [`Cluster`]: a tree on memory servers, by TCP or by shared memory, for programs that are not asynchronous.
 //!
 //! ```text
 //!   threads of the program        Cluster (clones share it)                   memory servers
@@ -33,13 +33,13 @@ mod stored_key;
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farbank_fabric::tcp::{ConnectError, ServerInfo, SharedKey, TcpSettings, WaitMode};
+use farbank_fabric::shm::{ServerAddress, ShmConnectError, ShmSettings};
+use farbank_fabric::tcp::{ServerInfo, SharedKey, WaitMode};
 use farbank_fabric::{Fabric, FabricError};
 
 pub use descriptor::{TreeDescriptor, TreeSettings};
@@ -59,8 +59,8 @@ pub type KeyValue = (Vec<u8>, Vec<u8>);
 /// The settings of a [`Cluster`].
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
-    /// Addresses of all memory servers, in the order of their numbers. The first is the lease server.
-    pub servers: Vec<SocketAddr>,
+    /// All memory servers, in the order of their numbers. The first is the lease server.
+    pub servers: Vec<ServerAddress>,
     /// The key that all servers and clients of the cluster share.
     pub key: SharedKey,
     /// Number of this compute server, below 1023, which no other process uses. `None`: the lease server selects one.
@@ -74,9 +74,12 @@ pub struct ClusterSettings {
 impl ClusterSettings {
     /// Returns the settings for `servers` with a timeout of 5 s.
     #[must_use]
-    pub fn new(servers: Vec<SocketAddr>, key: SharedKey) -> ClusterSettings {
+    pub fn new(
+        servers: impl IntoIterator<Item: Into<ServerAddress>>,
+        key: SharedKey,
+    ) -> ClusterSettings {
         ClusterSettings {
-            servers,
+            servers: servers.into_iter().map(Into::into).collect(),
             key,
             compute: None,
             timeout: Duration::from_secs(5),
@@ -90,7 +93,7 @@ impl ClusterSettings {
 #[non_exhaustive]
 pub enum ClusterError {
     /// A session could not begin.
-    Connect(ConnectError),
+    Connect(ShmConnectError),
     /// An operation of the tree failed.
     Tree(TreeError),
     /// The memory servers have a tree already.
@@ -179,8 +182,8 @@ impl std::error::Error for ClusterError {
     }
 }
 
-impl From<ConnectError> for ClusterError {
-    fn from(error: ConnectError) -> ClusterError {
+impl From<ShmConnectError> for ClusterError {
+    fn from(error: ShmConnectError) -> ClusterError {
         ClusterError::Connect(error)
     }
 }
@@ -248,10 +251,12 @@ pub struct ClusterInfo {
 /// operations run at the same time.
 ///
 /// ```no_run
+/// use farbank_fabric::shm::ServerAddress;
 /// use farbank_fabric::tcp::SharedKey;
 /// use farbank_tree::{Cluster, ClusterSettings, TreeSettings};
 ///
-/// let servers = vec!["127.0.0.1:7411".parse()?, "127.0.0.1:7412".parse()?];
+/// // Or "shm:/dev/shm/memory0", for memory servers of this host.
+/// let servers: Vec<ServerAddress> = vec!["127.0.0.1:7411".parse()?, "127.0.0.1:7412".parse()?];
 /// let key = SharedKey::new(std::fs::read("key")?).ok_or("the key is too short")?;
 /// let cluster = Cluster::connect(ClusterSettings::new(servers, key))?;
 /// cluster.create(&TreeSettings::default())?;
@@ -271,7 +276,7 @@ impl Cluster {
     /// A memory server is not reachable, or has another key or number.
     pub fn connect(settings: ClusterSettings) -> Result<Cluster, ClusterError> {
         let wait = settings.wait;
-        let settings = TcpSettings {
+        let settings = ShmSettings {
             servers: settings.servers,
             compute: settings.compute,
             key: settings.key,

@@ -1,23 +1,24 @@
-//! Memory servers in threads of this process, with a filled tree.
+//! Memory servers in threads of this process, with a filled tree. For shared memory, their memories are files.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
-use farbank_fabric::tcp::{
-    Reactor, SharedKey, TcpFabric, TcpServer, TcpServerSettings, TcpSettings, WaitMode,
-};
+use farbank_fabric::shm::{ServerAddress, ShmFabric, ShmSettings};
+use farbank_fabric::tcp::{Reactor, SharedKey, TcpServer, TcpServerSettings, WaitMode};
 use farbank_fabric::{Fabric, GAddr, ServiceRequest};
-use farbank_pm::media::Mapped;
+use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 use farbank_tree::{Config, FillTarget};
+use tempfile::TempDir;
 
-use super::{MeasuredOptions, failed};
+use super::{MeasuredFabric, MeasuredOptions, failed};
 use crate::figure::Error;
 
 /// Fill of the nodes at the start.
 const FILLED: f64 = 0.8;
-/// Address of the bytes on server 0 that a bare round trip reads.
+/// Address of the first bytes that a bare round trip reads.
 pub(super) const BARE_READ_AT: u64 = 1 << 20;
 /// Time after which a client that waits for a lock asks whether its owner is alive.
 pub(super) const LOCK_DOUBT: Duration = Duration::from_millis(50);
@@ -31,6 +32,8 @@ const KEY: [u8; 16] = *b"a benchmark only";
 /// The memory servers.
 pub(super) struct LocalCluster {
     addresses: Vec<SocketAddr>,
+    /// Folder of the memories, for shared memory.
+    folder: Option<TempDir>,
     /// Their drop ends the servers.
     servers: Vec<TcpServer>,
 }
@@ -44,6 +47,10 @@ impl LocalCluster {
     ) -> Result<LocalCluster, Error> {
         let mut cluster = LocalCluster {
             addresses: Vec::new(),
+            folder: match options.fabric {
+                MeasuredFabric::Tcp => None,
+                MeasuredFabric::Shm => Some(memory_folder()?),
+            },
             servers: Vec::new(),
         };
         let leaf_entries = config.layout.entries() as u64 / 2;
@@ -71,9 +78,17 @@ impl LocalCluster {
     fn start_server(&mut self, number: u16, bytes: u64, wait: WaitMode) -> Result<(), Error> {
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let medium = Mapped::anonymous(bytes).map_err(failed)?;
+        let path = self.memory(number);
+        let medium = match &path {
+            None => Mapped::anonymous(bytes).map_err(failed)?,
+            Some(path) => create_memory(path, bytes)?,
+        };
         let memory = WordMemory::open(medium, MemorySettings::new(number), 1).map_err(failed)?;
-        let node = Arc::new(MemoryNode::new(memory, LeaseSettings::default()));
+        let node = MemoryNode::new(memory, LeaseSettings::default());
+        let node = Arc::new(match path {
+            None => node,
+            Some(path) => node.shared_at(path),
+        });
         let settings = TcpServerSettings {
             lease_server: self.addresses.first().copied(),
             wait,
@@ -85,15 +100,46 @@ impl LocalCluster {
         Ok(())
     }
 
+    /// Returns the file of a memory, for shared memory.
+    pub(super) fn memory(&self, number: u16) -> Option<PathBuf> {
+        let folder = self.folder.as_ref()?;
+        Some(folder.path().join(format!("memory{number}")))
+    }
+
     /// Connects a compute server.
-    pub(super) fn connect(&self, reactor: &Reactor) -> Result<TcpFabric, Error> {
-        let settings = TcpSettings {
-            servers: self.addresses.clone(),
+    pub(super) fn connect(&self, reactor: &Reactor) -> Result<ShmFabric, Error> {
+        let settings = ShmSettings {
+            servers: (0..)
+                .zip(&self.addresses)
+                .map(|(number, address)| match self.memory(number) {
+                    None => ServerAddress::Tcp(*address),
+                    Some(path) => ServerAddress::Shm(path),
+                })
+                .collect(),
             compute: None,
             key: key(),
             timeout: TIMEOUT,
         };
-        TcpFabric::connect(reactor, settings).map_err(failed)
+        ShmFabric::connect(reactor, settings).map_err(failed)
+    }
+}
+
+/// Creates a folder in memory, or where temporary files are if there is no tmpfs at /dev/shm.
+fn memory_folder() -> Result<TempDir, Error> {
+    let mut folder = tempfile::Builder::new();
+    let folder = folder.prefix("farbank-bench");
+    let in_memory = folder.tempdir_in("/dev/shm");
+    in_memory.or_else(|_| folder.tempdir()).map_err(failed)
+}
+
+fn create_memory(path: &Path, bytes: u64) -> Result<Mapped, Error> {
+    let options = OpenOptions {
+        page_cache: true,
+        ..OpenOptions::default()
+    };
+    match create_path(path, bytes, &options, &mut |_, _| {}).map_err(failed)? {
+        AnyMedium::Mapped(medium) => Ok(medium),
+        AnyMedium::File(_) => Err(failed("the memory cannot be mapped")),
     }
 }
 
@@ -103,7 +149,7 @@ fn key() -> SharedKey {
 
 /// Writes the nodes of a new tree through a fabric, until an error.
 struct RemoteFill<'a> {
-    fabric: &'a TcpFabric,
+    fabric: &'a ShmFabric,
     error: Option<Error>,
 }
 

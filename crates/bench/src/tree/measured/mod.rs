@@ -1,45 +1,74 @@
-//! The tree over TCP, measured in real time: `farbank bench tree --fabric tcp`.
+//! The tree over TCP or shared memory, measured in real time: `farbank bench tree --fabric tcp` and `--fabric shm`.
 //!
 //! ```text
 //!   compute servers: threads of this process          memory servers: threads of this process
 //!   ┌────────────────────────────────┐                ┌──────────────┐
-//!   │ a reactor, an index cache,     ├── loopback ───▶│ 0: leases,   │
-//!   │ clients in a closed loop       ├───────┐        │    nodes     │
+//!   │ a reactor, an index cache,     ├── loopback, ──▶│ 0: leases,   │
+//!   │ clients in a closed loop       ├── mapping      │    nodes     │
 //!   └────────────────────────────────┘       │        ├──────────────┤
 //!                  ⋮                         └───────▶│ 1: nodes  ⋮  │
 //!                                                     └──────────────┘
 //! ```
 //!
 //! Each run has a new tree, filled to 80 %, and two parts:
-//! 1. one client in turn reads as many bytes as a node has at a fixed address (the bare round trip), looks up a key and updates
-//!    it: medians, and their ratio to as many bare round trips;
+//! 1. one client in turn reads as many bytes as a node has (the bare round trip), looks up a key and updates it: medians, and their
+//!    ratio to as many bare round trips. By shared memory, a bare copy of a node replaces the bare round trip;
 //! 2. all clients run the mix in a closed loop: throughput and latencies.
 //!
 //! Clients and servers share the CPUs of one machine. So part 2 measures the CPU time of both sides, not a network. Words
-//! are values, and nodes have checksums.
+//! are values, and nodes have checksums. Every result is verified (`verified`), and all entries at the end.
+//!
+//! By shared memory, the compute servers map the memories, each for itself, as processes do.
 
 mod cluster;
+mod verified;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farbank_fabric::tcp::{Reactor, TcpFabric, WaitMode};
+use farbank_fabric::shm::ShmFabric;
+use farbank_fabric::tcp::{Reactor, WaitMode};
 use farbank_fabric::{Fabric, GAddr, Nanos};
+use farbank_pm::media::share_path;
 use farbank_pm::rng::Rng;
+use farbank_pm::{Medium, Off};
 use farbank_tree::op_stats::TreeStats;
 use farbank_tree::{Client, Compute, Config, TreeError};
 use hdrhistogram::Histogram;
 
 use self::cluster::LocalCluster;
-use super::load::{RunKeys, TreeMix, TreeOp, perform};
+use self::verified::{perform, verify_all};
+use super::load::{RunKeys, TreeMix, TreeOp};
 use super::options::TreeSystem;
 use crate::figure::{Error, Figure, ProgressFn, Report, report_progress};
+
+/// The fabric of a measured run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MeasuredFabric {
+    /// TCP over loopback.
+    Tcp,
+    /// Shared memory.
+    Shm,
+}
+
+impl MeasuredFabric {
+    /// Returns the name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            MeasuredFabric::Tcp => "tcp",
+            MeasuredFabric::Shm => "shm",
+        }
+    }
+}
 
 /// Options of a measured run.
 #[derive(Clone, Debug)]
 pub struct MeasuredOptions {
+    /// How compute servers reach the memory servers.
+    pub fabric: MeasuredFabric,
     /// Systems, one after another.
     pub systems: Vec<TreeSystem>,
     /// Operations of the clients.
@@ -66,9 +95,11 @@ pub struct MeasuredOptions {
 
 /// Bytes of internal nodes that a compute server may cache, unless an option says otherwise.
 pub const CACHE_BYTES: usize = 64 << 20;
+/// Less keys than the leaves below one node of level 1 have.
+const KEYS_OF_PARENT: usize = 512;
 /// Measured operations of each kind in part 1.
 const UNLOADED_OPERATIONS: u64 = 4_000;
-/// Bound of the median of an operation of one client, in bare round trips for each of its round trips.
+/// Bound of the median of an operation of one client by TCP, in bare round trips for each of its round trips.
 const BARE_RATIO_MAX: f64 = 1.3;
 /// Share of the window before it, in which caches fill and contention builds up.
 const WARMING: u32 = 4;
@@ -106,8 +137,9 @@ pub fn run(options: &MeasuredOptions, watch: ProgressFn<'_>) -> Result<Report, E
             .extend(figures(system.name(), options, &unloaded, &loaded));
     }
     report.notes.push(format!(
-        "measured over TCP on one machine: {} memory servers and {} compute servers, all threads of this process; {} clients, \
-         {} entries, seed {}",
+        "measured over {} on one machine: {} memory servers and {} compute servers, all threads of this process; {} clients, \
+         {} entries, seed {}; every result verified",
+        options.fabric.name(),
         options.servers,
         options.threads,
         options.threads * options.coroutines,
@@ -155,6 +187,8 @@ impl Measured {
 /// Results of one client alone.
 struct Unloaded {
     bare: Measured,
+    /// Copies of a node out of the mapping, by shared memory.
+    copies: Measured,
     lookups: Measured,
     updates: Measured,
 }
@@ -165,7 +199,7 @@ struct Loaded {
     writes: Measured,
     ranges: Measured,
     tally: TreeStats,
-    errors: Vec<TreeError>,
+    errors: Vec<Error>,
 }
 
 impl Loaded {
@@ -202,28 +236,52 @@ fn unloaded(
     let fabric = cluster.connect(&reactor)?;
     let client = compute_server(&fabric, config).client();
     let mut rng = Rng::new(options.seed);
+    // As far apart as the leaves that lookups read.
+    let leaves = options.entries / config.layout.entries() as u64;
+    let bare_nodes = (leaves / u64::from(options.servers)).max(1);
     let mut results = Unloaded {
         bare: Measured::new(),
+        copies: Measured::new(),
         lookups: Measured::new(),
         updates: Measured::new(),
     };
+    let mapped = (0..options.servers).filter_map(|number| cluster.memory(number));
+    let mapped: Vec<_> = mapped
+        .map(|path| share_path(&path).map_err(failed))
+        .collect::<Result<_, _>>()?;
+    let mut buffer = vec![0; config.layout.node_bytes];
     let measured = reactor.block_on(async {
+        // Each level 1 node of the tree gets into the cache.
+        for key in (0..keys.space()).step_by(KEYS_OF_PARENT) {
+            client.get(key).await?;
+        }
         for n in 0..2 * UNLOADED_OPERATIONS {
             let key = keys.draw(&mut rng);
             let server = (n % u64::from(options.servers)) as u16;
-            let at = GAddr::host(server, cluster::BARE_READ_AT);
+            let node = rng.below(bare_nodes) * config.layout.node_bytes as u64;
+            let at = GAddr::host(server, cluster::BARE_READ_AT + node);
             let began = Instant::now();
             fabric.read(at, config.layout.node_bytes).await?;
             let bare = began.elapsed();
             let began = Instant::now();
+            let copied = mapped.get(usize::from(server));
+            if let Some(mapped) = copied {
+                mapped.copy_out(
+                    Off(cluster::BARE_READ_AT + rng.below(bare_nodes) * buffer.len() as u64),
+                    &mut buffer,
+                );
+            }
+            let copy = began.elapsed();
+            let began = Instant::now();
             client.get(key).await?;
             let lookup = (began.elapsed(), client.take_op().round_trips.into());
             let began = Instant::now();
-            client.insert(key, n + 1).await?;
+            client.insert(key, verified::value_of(key, n)).await?;
             let update = (began.elapsed(), client.take_op().round_trips.into());
             // The first half fills the cache.
             if n >= UNLOADED_OPERATIONS {
                 results.bare.add(bare, 1);
+                results.copies.add(copy, 1);
                 results.lookups.add(lookup.0, lookup.1);
                 results.updates.add(update.0, update.1);
             }
@@ -234,7 +292,7 @@ fn unloaded(
     Ok(results)
 }
 
-fn compute_server(fabric: &TcpFabric, config: &Config) -> Compute<TcpFabric> {
+fn compute_server(fabric: &ShmFabric, config: &Config) -> Compute<ShmFabric> {
     fabric.reactor().spawn(fabric.clone().keep_alive());
     Compute::new(fabric.clone(), fabric.compute(), fabric.epoch(), *config)
 }
@@ -272,9 +330,9 @@ fn loaded(
         }
         Ok::<(), Error>(())
     })?;
-    match sum.errors.first() {
-        Some(error) => Err(failed(error)),
-        None => Ok(sum),
+    match sum.errors.pop() {
+        Some(error) => Err(error),
+        None => verify_all(cluster, config, options.wait, keys).map(|()| sum),
     }
 }
 
@@ -287,7 +345,7 @@ struct MeasuredWindow {
 
 /// Runs the clients of one compute server until the window closes.
 fn run_clients(
-    fabric: &TcpFabric,
+    fabric: &ShmFabric,
     config: &Config,
     options: &MeasuredOptions,
     keys: &Arc<RunKeys>,
@@ -318,7 +376,7 @@ fn run_clients(
 
 /// One client, which runs one operation after another until the window closes.
 async fn run_client(
-    client: Client<TcpFabric>,
+    client: Client<ShmFabric>,
     mix: TreeMix,
     is_ranger: bool,
     keys: Arc<RunKeys>,
@@ -331,7 +389,7 @@ async fn run_client(
         let op = mix.draw(is_ranger, &keys, &mut rng);
         value += 1;
         let began = Instant::now();
-        if let Err(error) = perform(&client, op, value).await {
+        if let Err(error) = perform(&client, &keys, op, value).await {
             results.errors.push(error);
             break;
         }
@@ -367,18 +425,36 @@ fn figures(
     loaded: &Loaded,
 ) -> Vec<Figure> {
     let (mut figures, mut bounded) = (Vec::new(), Vec::new());
+    let fabric = options.fabric.name();
     let mut measured = |what: &str, value: f64, unit: &'static str| {
-        let figure = Figure::measured("tcp", format!("{system}: {what}"), value);
+        let figure = Figure::measured(fabric, format!("{system}: {what}"), value);
         figures.push(figure.unit(unit));
     };
     let bare = unloaded.bare.us(0.5);
-    measured("one client: a bare round trip, median", bare, "us");
-    for (what, alone) in [("lookup", &unloaded.lookups), ("update", &unloaded.updates)] {
-        let us = alone.us(0.5);
-        measured(&format!("one client: {what}, median"), us, "us");
-        let name = format!("{system}: one client: {what} over its bare round trips");
-        let ratio = Figure::measured("tcp", name, us / (bare * alone.trips()));
-        bounded.push(ratio.unit("times").at_most(BARE_RATIO_MAX));
+    let lone = [("lookup", &unloaded.lookups), ("update", &unloaded.updates)];
+    for (what, alone) in lone {
+        measured(&format!("one client: {what}, median"), alone.us(0.5), "us");
+    }
+    match options.fabric {
+        MeasuredFabric::Tcp => {
+            measured("one client: a bare round trip, median", bare, "us");
+            for (what, alone) in lone {
+                let name = format!("{system}: one client: {what} over its bare round trips");
+                let ratio = alone.us(0.5) / (bare * alone.trips());
+                let ratio = Figure::measured(fabric, name, ratio).unit("times");
+                bounded.push(ratio.at_most(BARE_RATIO_MAX));
+            }
+        }
+        MeasuredFabric::Shm => {
+            measured("one client: a read of a node, median", bare, "us");
+            let copy = unloaded.copies.us(0.5);
+            measured("one client: a bare copy of a node, median", copy, "us");
+            let ratio = unloaded.lookups.us(0.5) / unloaded.lookups.trips();
+            for (what, one) in [("read", bare), ("bare copy", copy)] {
+                let what = format!("one client: lookup over a {what} of a node");
+                measured(&what, ratio / one, "times");
+            }
+        }
     }
     let kinds = [
         ("lookups", &loaded.lookups),
@@ -394,7 +470,7 @@ fn figures(
         }
     }
     let mut counted = |what: &str, value: f64, unit: &'static str| {
-        let figure = Figure::counted("tcp", format!("{system}: {what}"), value);
+        let figure = Figure::counted(fabric, format!("{system}: {what}"), value);
         figures.push(figure.unit(unit));
     };
     counted(
