@@ -220,6 +220,7 @@ pub(super) const TEMPLATES: &[&str] = &[
     "HELLO $proto AUTH $aclname pw",
     "ROLE",
     "LOLWUT",
+    "DEBUG SLEEP 0",
     "BGSAVE $odd $odd",
     "REPLCONF $odd",
     "REPLCONF $odd $odd",
