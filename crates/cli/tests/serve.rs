@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -522,7 +523,11 @@ fn under_the_name_redis_server_it_accepts_directives_and_a_redis_conf() {
     );
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_farbank"), &program).unwrap();
     let dir = folder.path().display();
-    std::fs::write(&conf, format!("port 0\nrequirepass first\ndir {dir}\n")).unwrap();
+    std::fs::write(
+        &conf,
+        format!("port 0\nunixsocket socket\nrequirepass first\ndir {dir}\n"),
+    )
+    .unwrap();
     let mut command = Command::new(&program);
     command.arg(&conf);
     command.args(["--requirepass", "a secret", "--save", "", "--size", "16mb"]);
@@ -541,6 +546,11 @@ fn under_the_name_redis_server_it_accepts_directives_and_a_redis_conf() {
     }
     let pid = format!(" PID: {}", server.id());
     assert!(lines.iter().any(|line| line.ends_with(&pid)), "{lines:?}");
+    let mut client = UnixStream::connect(folder.path().join("socket")).unwrap();
+    client.write_all(b"AUTH \"a secret\"\r\n").unwrap();
+    let mut reply = [0; 5];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+OK\r\n");
     assert!(folder.path().join("farbank.pool").exists());
     kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
     assert!(server.wait().unwrap().success());

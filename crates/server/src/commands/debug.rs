@@ -25,11 +25,12 @@ const NOT_POSITIVE: CommandError =
     CommandError::Fixed("ERR value is out of range, must be positive");
 
 /// Subcommands without effect, and the number of their arguments.
-const WITHOUT_EFFECT: [(&[u8], usize); 5] = [
+const WITHOUT_EFFECT: [(&[u8], usize); 6] = [
     (b"set-active-expire", 1),
     (b"quicklist-packed-threshold", 1),
     (b"change-repl-id", 0),
     (b"pause-cron", 1),
+    (b"set-disable-deny-scripts", 1),
     (b"replybuffer", 2),
 ];
 
@@ -70,6 +71,8 @@ const HELP: &[&str] = &[
     "    Has no effect.",
     "SET-ACTIVE-EXPIRE <0|1>",
     "    Has no effect: keys are absent from their time on.",
+    "SET-DISABLE-DENY-SCRIPTS <0|1>",
+    "    Has no effect: commands that scripts must not use are always refused.",
     "SLEEP <seconds>",
     "    Hold up this client, and long requests of others, for <seconds>. Decimals allowed.",
     "HELP",

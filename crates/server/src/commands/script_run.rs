@@ -166,7 +166,7 @@ impl ScriptRun<'_, '_> {
             "ERR This Redis command is not allowed from script"
         } else if let Err(denial) = self.ctx.check_permission(command, args, DenialContext::Lua) {
             denial.text_in_script()
-        } else if command.is(flag::WRITE) && self.is_readonly {
+        } else if command.may_write() && self.is_readonly {
             "ERR Write commands are not allowed from read-only scripts."
         } else {
             return Ok(command);

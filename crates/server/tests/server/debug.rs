@@ -48,7 +48,7 @@ fn digests_are_those_of_redis() {
         "*2\r\n+b78559cd22bce6e6df712eb99ce7f3b08e8f8f1f\r\n+0000000000000000000000000000000000000000\r\n",
     );
     client.ask("SET b 12 EX 1000", "+OK\r\n");
-    let long = "x".repeat(47);
+    let long = "x".repeat(55);
     client.ask(&format!("SET n {long}"), "+OK\r\n");
     client.ask(
         "DEBUG DIGEST",
