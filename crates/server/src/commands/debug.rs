@@ -4,6 +4,7 @@
 //! other long ones. Subcommands about parts of Redis that do not exist here are accepted and have no effect
 //! ([`WITHOUT_EFFECT`]). Those that crash or restart the server do not exist.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use farbank_store::{DATABASES, ReadView, Value};
@@ -25,12 +26,11 @@ const NOT_POSITIVE: CommandError =
     CommandError::Fixed("ERR value is out of range, must be positive");
 
 /// Subcommands without effect, and the number of their arguments.
-const WITHOUT_EFFECT: [(&[u8], usize); 6] = [
+const WITHOUT_EFFECT: [(&[u8], usize); 5] = [
     (b"set-active-expire", 1),
     (b"quicklist-packed-threshold", 1),
     (b"change-repl-id", 0),
     (b"pause-cron", 1),
-    (b"set-disable-deny-scripts", 1),
     (b"replybuffer", 2),
 ];
 
@@ -72,7 +72,7 @@ const HELP: &[&str] = &[
     "SET-ACTIVE-EXPIRE <0|1>",
     "    Has no effect: keys are absent from their time on.",
     "SET-DISABLE-DENY-SCRIPTS <0|1>",
-    "    Has no effect: commands that scripts must not use are always refused.",
+    "    Setting it to 1 lets scripts call DEBUG.",
     "SLEEP <seconds>",
     "    Hold up this client, and long requests of others, for <seconds>. Decimals allowed.",
     "HELP",
@@ -85,6 +85,10 @@ pub(super) fn debug(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     if !actions.allows(ctx.client.client_info.is_local) {
         return Err(NOT_ALLOWED);
     }
+    // A script may run on a worker.
+    if !ctx.executes_long {
+        return Err(CommandError::Long);
+    }
     let name = text::option(args.at(1));
     match (name.as_slice(), args.len()) {
         (b"help", 2) => help(ctx),
@@ -96,6 +100,11 @@ pub(super) fn debug(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
         (b"error", 3) => return Err(CommandError::Detailed(args.at(2).to_vec())),
         (b"log", 3) => {
             tracing::warn!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2)));
+            reply::ok(ctx.out);
+        }
+        (b"set-disable-deny-scripts", 3) => {
+            let is_on = parse_i64(args.at(2)).is_some_and(|value| value != 0);
+            ctx.shared.scripts.may_debug.store(is_on, Ordering::Relaxed);
             reply::ok(ctx.out);
         }
         (b"reload", _) => return reload(ctx, args),

@@ -31,6 +31,17 @@ fn debug_is_refused_unless_an_option_allows_it() {
 }
 
 #[test]
+fn scripts_may_call_debug_once_a_client_has_allowed_it() {
+    let server = running(ProtectedActions::Yes);
+    let mut client = server.connect();
+    let script = "EVAL return(redis.call('debug','protocol','integer')) 0";
+    client.send(script);
+    assert!(client.line().contains("not allowed from script"));
+    client.ask("DEBUG SET-DISABLE-DENY-SCRIPTS 1", "+OK\r\n");
+    client.ask(script, ":12345\r\n");
+}
+
+#[test]
 fn digests_are_those_of_redis() {
     let server = running(ProtectedActions::Yes);
     let mut client = server.connect();
