@@ -170,13 +170,11 @@ impl DataDigest {
         ctx: &mut CommandContext<'_>,
         key: &[u8],
     ) -> Result<bool, CommandError> {
-        let (key, mut bytes, mut expires) = (ctx.key(key), Vec::new(), false);
-        let found = ctx
-            .ops()
-            .get(key, ReadView::Durable, &mut bytes, &mut |meta, _| {
-                expires = meta.expires_ms != 0;
-                true
-            })?;
+        let (key, view, mut bytes, mut expires) = (ctx.key(key), ctx.view(), Vec::new(), false);
+        let found = ctx.ops().get(key, view, &mut bytes, &mut |meta, _| {
+            expires = meta.expires_ms != 0;
+            true
+        })?;
         if found {
             self.mix(&[0; 4]); // Redis's number of the type string, in 32 bits
             self.mix(&bytes);

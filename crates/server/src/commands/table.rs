@@ -614,7 +614,7 @@ static ROWS: &[Command] = rows! { 1;
         summary: "Shows the requests of all clients.",
     }
     "debug" {
-        arity: -2, flags: ADMIN | NOSCRIPT | LOADING | STALE | WALKS,
+        arity: -2, flags: ADMIN | NOSCRIPT | LOADING | STALE | WALKS | READS,
         group: "server", since: "1.0.0", run: debug::debug,
         summary: "Commands for test suites, if enable-debug-command allows them.",
     }
