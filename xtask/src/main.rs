@@ -26,6 +26,7 @@ mod check;
 mod clients;
 mod compare;
 mod contest;
+mod debian_source;
 mod dependencies;
 mod disks;
 mod filesystems;
@@ -38,6 +39,7 @@ mod model;
 mod mutants;
 mod packages;
 mod pibench;
+mod redis_tests;
 mod release;
 mod run;
 mod sanitize;
@@ -78,6 +80,11 @@ const SUITES: &[Suite] = &[
         "redis-compare",
         "random requests get the replies that redis-server gives",
         compare::run,
+    ),
+    Suite(
+        "redis-tests",
+        "Redis's own tests pass, except for those of a list with reasons",
+        redis_tests::run,
     ),
     Suite(
         "memcached",

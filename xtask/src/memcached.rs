@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::RunSize;
-use crate::run::{farbank, install, root, succeed, target, works};
+use crate::debian_source;
+use crate::run::{farbank, install, root, target, works};
 use crate::serving::Serving;
 
 /// Files of `t/` that pass completely.
@@ -135,7 +136,7 @@ fn packages() -> Result<(), String> {
 /// Returns the folder from which the tests run. Creates it if it does not exist.
 fn suite() -> Result<PathBuf, String> {
     let folder = target().join("memcached-suite");
-    fetch(&folder)?;
+    debian_source::unpack("memcached", &folder, "t/lib", None)?;
     let told = |path: &Path| {
         let path = path.display().to_string();
         move |e: std::io::Error| format!("{path}: {e}")
@@ -171,40 +172,6 @@ fn suite() -> Result<PathBuf, String> {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(told(&path))?;
     }
     Ok(folder)
-}
-
-/// Downloads Debian's source of memcached and unpacks it into `folder`.
-fn fetch(folder: &Path) -> Result<(), String> {
-    if folder.join("t/lib").is_dir() {
-        return Ok(());
-    }
-    let told = |e: std::io::Error| format!("{}: {e}", folder.display());
-    let lists = folder.join("lists");
-    fs::create_dir_all(&lists).map_err(told)?;
-    let release = fs::read_to_string("/etc/os-release").map_err(told)?;
-    let codename = release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    let codename = codename.ok_or("/etc/os-release has no line VERSION_CODENAME")?;
-    let sources = folder.join("sources.list");
-    let line = format!("deb-src http://deb.debian.org/debian {codename} main\n");
-    fs::write(&sources, line).map_err(told)?;
-    let apt = || {
-        let mut command = Command::new("apt-get");
-        command.current_dir(folder).arg("-qq");
-        command
-            .arg("-o")
-            .arg(format!("Dir::Etc::SourceList={}", sources.display()));
-        command.args(["-o", "Dir::Etc::SourceParts=-"]);
-        command
-            .arg("-o")
-            .arg(format!("Dir::State::Lists={}", lists.display()));
-        command
-    };
-    succeed(apt().arg("update"))?;
-    succeed(apt().args(["source", "--download-only", "memcached"]))?;
-    let unpack = "tar --strip-components=1 -xf memcached_*.orig.tar.*";
-    succeed(Command::new("sh").args(["-c", unpack]).current_dir(folder))
 }
 
 /// Results of a test file.

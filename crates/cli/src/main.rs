@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::common::{Failure, options_file, output, redis_conf};
-use crate::serve::memcached;
+use crate::serve::{memcached, redis_server};
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 on success (every check and bound holds), 1 if the command failed or a check or bound does not hold,
@@ -73,12 +73,15 @@ enum TopCommand {
 
 fn run() -> Result<(), Failure> {
     let own: Vec<OsString> = std::env::args_os().collect();
-    let own = match memcached::flags(&own) {
-        Some(flags) => match memcached::translate(flags)? {
-            Some(args) => args,
-            None => return Ok(()),
-        },
-        None => own,
+    let translated = if let Some(flags) = memcached::flags(&own) {
+        memcached::translate(flags)?
+    } else if let Some(flags) = redis_server::flags(&own) {
+        redis_server::translate(flags)?
+    } else {
+        Some(own)
+    };
+    let Some(own) = translated else {
+        return Ok(());
     };
     let args = redis_conf::with_file(own.clone())?;
     let args = options_file::with_file(args)?;

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -511,4 +512,52 @@ fn under_the_name_memcached_it_accepts_memcached_flags_and_items_survive_a_kill(
     let (code, error) = refused(Command::new(&program).arg("-S"));
     assert_eq!(code, Some(2));
     assert!(error.contains("invalid option -- 'S'"), "{error}");
+}
+
+#[test]
+fn under_the_name_redis_server_it_accepts_directives_and_a_redis_conf() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, conf) = (
+        folder.path().join("redis-server"),
+        folder.path().join("redis.conf"),
+    );
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_farbank"), &program).unwrap();
+    let dir = folder.path().display();
+    std::fs::write(
+        &conf,
+        format!("port 0\nunixsocket socket\nrequirepass first\ndir {dir}\n"),
+    )
+    .unwrap();
+    let mut command = Command::new(&program);
+    command.arg(&conf);
+    command.args(["--requirepass", "a secret", "--save", "", "--size", "16mb"]);
+    let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
+    let stdout = BufReader::new(server.stdout.take().unwrap());
+    let mut lines = Vec::new();
+    for line in stdout.lines() {
+        lines.push(line.unwrap());
+        if lines
+            .last()
+            .unwrap()
+            .contains("Ready to accept connections")
+        {
+            break;
+        }
+    }
+    let pid = format!(" PID: {}", server.id());
+    assert!(lines.iter().any(|line| line.ends_with(&pid)), "{lines:?}");
+    let mut client = UnixStream::connect(folder.path().join("socket")).unwrap();
+    client.write_all(b"AUTH \"a secret\"\r\n").unwrap();
+    let mut reply = [0; 5];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+OK\r\n");
+    assert!(folder.path().join("farbank.pool").exists());
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert!(server.wait().unwrap().success());
+    let version = Command::new(&program).arg("--version").output().unwrap();
+    let version = String::from_utf8(version.stdout).unwrap();
+    assert!(version.contains("v=7.0.15"), "{version}");
+    let (code, error) = refused(Command::new(&program).args(["--port", "no"]));
+    assert_eq!(code, Some(2));
+    assert!(error.contains("command line: line 1: port"), "{error}");
 }

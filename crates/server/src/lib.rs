@@ -65,7 +65,7 @@ pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
 pub use protocol::{memcached, resp};
 pub use settings::{
-    ClientsMemory, Endpoint, LiveParameter, Password, ProtectedActions, ServerOptions, TlsClients,
-    TlsSettings, UnixSocket, UserRules, WireProtocol,
+    ClientsMemory, Endpoint, LiveParameter, Password, ProtectedActions, REDIS_VERSION,
+    ServerOptions, TlsClients, TlsSettings, UnixSocket, UserRules, WireProtocol,
 };
 pub use state::tls::check as check_tls;

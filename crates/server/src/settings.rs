@@ -264,7 +264,7 @@ fn machine_bytes() -> u64 {
 }
 
 /// The Redis version whose commands, replies and files this server implements.
-pub(crate) const REDIS_VERSION: &str = "7.0.15";
+pub const REDIS_VERSION: &str = "7.0.15";
 
 /// A password. Its `Debug` output hides it.
 #[derive(Clone)]
@@ -370,6 +370,8 @@ pub struct ServerOptions {
     pub cas_enabled: bool,
     /// Which clients may change limits and stop the server.
     pub protected_actions: ProtectedActions,
+    /// Which clients may use DEBUG; none by default.
+    pub debug_command: ProtectedActions,
     /// The password of the user `default` (`requirepass`).
     pub password: Option<Password>,
     /// Users besides `default`, or with its name other rules for it.
@@ -411,6 +413,7 @@ impl Default for ServerOptions {
             flush_allowed: true,
             cas_enabled: true,
             protected_actions: ProtectedActions::default(),
+            debug_command: ProtectedActions::No,
             password: None,
             users: Vec::new(),
             acl_file: None,

@@ -80,6 +80,8 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
             "0",
             "--memcached-port",
             "off",
+            "--enable-debug-command",
+            "yes",
             "--workers",
             "2",
         ])

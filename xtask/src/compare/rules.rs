@@ -56,6 +56,11 @@ const RULES: &[DifferenceRule] = &[
         "Redis refuses PSYNC in a pipeline whose replies it has not sent",
         early_copy,
     ),
+    rule("each server has its own replication id", copy_id),
+    rule(
+        "Redis counts the bytes of the stream of replicas once it has sent a copy",
+        stream_bytes,
+    ),
     rule("ACL GENPASS is random", random_password),
     rule(
         "ACL LOG has the time, and the client's line of CLIENT LIST",
@@ -413,6 +418,22 @@ fn early_copy(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool 
     asked.word(0) == b"psync"
         && redis.is_error("ERR SYNC and PSYNC are invalid with pending output")
         && farbank.is_error("ERR value is not an integer")
+}
+
+fn copy_id(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let begins = |reply: &Reply| reply.head.starts_with(b"+FULLRESYNC ");
+    asked.word(0) == b"psync" && begins(redis) && begins(farbank)
+}
+
+fn stream_bytes(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    asked.word(0) == b"role"
+        && redis
+            .elements()
+            .zip(farbank.elements())
+            .is_some_and(|(theirs, own)| {
+                let others = |list: &[Reply]| [list.first().cloned(), list.get(2).cloned()];
+                others(theirs) == others(own)
+            })
 }
 
 fn help(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {

@@ -220,6 +220,8 @@ pub(super) const TEMPLATES: &[&str] = &[
     "HELLO $proto AUTH $aclname pw",
     "ROLE",
     "LOLWUT",
+    "DEBUG DIGEST-VALUE $keys",
+    "DEBUG PROTOCOL map",
     "BGSAVE $odd $odd",
     "REPLCONF $odd",
     "REPLCONF $odd $odd",

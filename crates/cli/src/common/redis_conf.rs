@@ -12,6 +12,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use farbank_store::DATABASES;
+
 use crate::common::{Failure, options_file::objection};
 
 /// What a directive means here.
@@ -28,8 +30,15 @@ enum Meaning {
     Unknown,
 }
 
-/// Directives that keep their names as options.
-const SAME: [&str; 15] = [
+/// Directives that keep their names as options: Redis's, and those of this server's own options that a file may need.
+const SAME: [&str; 23] = [
+    "size",
+    "max-size",
+    "sync",
+    "engine",
+    "read-cache",
+    "admin",
+    "memcached-port",
     "tls-port",
     "tls-cert-file",
     "tls-key-file",
@@ -45,6 +54,16 @@ const SAME: [&str; 15] = [
     "notify-keyspace-events",
     "requirepass",
     "enable-protected-configs",
+    "enable-debug-command",
+];
+
+/// Options that are paths of files. As in Redis, relative ones are in the folder `dir`.
+const PATHS: [&str; 5] = [
+    "aclfile",
+    "unixsocket",
+    "tls-cert-file",
+    "tls-key-file",
+    "tls-ca-cert-file",
 ];
 
 /// Splits a line into words, which may be quoted as in Redis. Returns `None` if quotes are not balanced.
@@ -101,7 +120,7 @@ fn addresses(values: &[String]) -> String {
 }
 
 /// A word that `words` reads as `word`, in quotes if it needs them.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let needs_quotes = |c: char| c.is_whitespace() || c == '"' || c == '\'';
     if !word.is_empty() && !word.contains(needs_quotes) {
         return word.to_owned();
@@ -140,7 +159,8 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
             _ => one("log-level", "warn"),
         },
         "protected-mode" if is("no") => Meaning::Options(vec![("unsafe-no-auth", String::new())]),
-        "protected-mode" | "appendonly" => Meaning::Fulfilled,
+        "protected-mode" | "appendonly" | "always-show-logo" => Meaning::Fulfilled,
+        "databases" if value.parse().is_ok_and(|n: usize| n <= DATABASES) => Meaning::Fulfilled,
         "rdbchecksum" if is("yes") => Meaning::Fulfilled,
         "daemonize" | "cluster-enabled" | "tls-replication" | "tls-cluster" if is("no") => {
             Meaning::Fulfilled
@@ -199,11 +219,16 @@ pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
 }
 
 /// Returns the options that the file `path` stands for. Prints warnings to stderr.
-fn options(path: &Path) -> Result<Vec<OsString>, Failure> {
-    let shown = path.display();
+pub(crate) fn options(path: &Path) -> Result<Vec<OsString>, Failure> {
+    let shown = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|e| Failure::Usage(format!("{shown}: cannot read the file: {e}")))?;
-    let (options, warnings) = parse(&text)
+    options_of(&text, &shown)
+}
+
+/// Returns the options that the lines `text` of `shown` stand for. Prints warnings to stderr.
+pub(crate) fn options_of(text: &str, shown: &str) -> Result<Vec<OsString>, Failure> {
+    let (options, warnings) = parse(text)
         .map_err(|(line, why)| Failure::Usage(format!("{shown}: line {line}: {why}")))?;
     for (line, why) in warnings {
         eprintln!("warning: {shown}: line {line}: {why}");
@@ -216,6 +241,7 @@ type Notes = Vec<(usize, String)>;
 
 fn parse(text: &str) -> Result<(Vec<OsString>, Notes), (usize, String)> {
     let (mut options, mut warnings) = (Vec::new(), Vec::new());
+    let mut folder = None;
     for (at, line) in text.lines().enumerate() {
         let number = at + 1;
         if line.trim_start().starts_with('#') {
@@ -226,6 +252,9 @@ fn parse(text: &str) -> Result<(Vec<OsString>, Notes), (usize, String)> {
             continue;
         };
         let directive = directive.to_ascii_lowercase();
+        if directive == "dir" {
+            folder = values.first().cloned();
+        }
         match meaning(&directive, values) {
             Meaning::Options(given) => {
                 for (name, value) in given {
@@ -252,7 +281,24 @@ fn parse(text: &str) -> Result<(Vec<OsString>, Notes), (usize, String)> {
             }
         }
     }
+    if let Some(folder) = folder {
+        options
+            .iter_mut()
+            .for_each(|option| move_to(&folder, option));
+    }
     Ok((options, warnings))
+}
+
+/// Makes the path of an option one in `folder` if it is relative.
+fn move_to(folder: &str, option: &mut OsString) {
+    let parts = option.to_str().and_then(|option| option.split_once('='));
+    if let Some((name, path)) = parts
+        && PATHS.iter().any(|own| name.strip_prefix("--") == Some(own))
+        && !path.is_empty()
+    {
+        let path = Path::new(folder).join(path);
+        *option = format!("{name}={}", path.display()).into();
+    }
 }
 
 #[cfg(test)]
@@ -288,6 +334,17 @@ mod tests {
             "--user=a on \">pass word\" ~* +@all",
             "--user=b \">'x\\\"y'\"",
             "--aclfile=users.acl",
+        ];
+        assert_eq!(options, expected.map(OsString::from));
+    }
+
+    #[test]
+    fn relative_paths_are_in_the_folder_dir() {
+        let (options, _) = parse("aclfile users.acl\ndir /data\nunixsocket /run/socket").unwrap();
+        let expected = [
+            "--aclfile=/data/users.acl",
+            "--pool=/data/farbank.pool",
+            "--unixsocket=/run/socket",
         ];
         assert_eq!(options, expected.map(OsString::from));
     }

@@ -2,9 +2,10 @@
 //!
 //! The command opens the pool, or creates it, and opens a [`Kv`] or a [`Cache`] on its medium. A [`Server`] serves
 //! that store to Redis and memcached clients until a signal or a client's SHUTDOWN. Then the store is closed cleanly.
-//! `memcached` translates memcached's command line into this one.
+//! `memcached` and `redis_server` translate the command lines of memcached and redis-server into this one.
 
 pub(crate) mod memcached;
+pub(crate) mod redis_server;
 
 use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
@@ -268,6 +269,12 @@ pub(crate) struct ServeArgs {
     /// and the Unix socket.
     #[arg(long, default_value = "local", value_parser = described(&ProtectedActions::ALL, ProtectedActions::name, ProtectedActions::summary))]
     enable_protected_configs: ProtectedActions,
+    /// Clients that may use DEBUG, which test suites need and others do not. local: as above.
+    #[arg(long, default_value = "no", value_parser = described(&ProtectedActions::ALL, ProtectedActions::name, ProtectedActions::summary))]
+    enable_debug_command: ProtectedActions,
+    /// Also print the lines that programs wait for which start redis-server.
+    #[arg(long, hide = true)]
+    redis_lines: bool,
     /// Log level on stderr: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
@@ -426,6 +433,7 @@ impl ServeArgs {
             flush_allowed: !self.memcached_no_flush,
             cas_enabled: !self.memcached_no_cas,
             protected_actions: self.enable_protected_configs,
+            debug_command: self.enable_debug_command,
             password: Password::new(self.requirepass.as_bytes()),
             users: self.user.clone(),
             acl_file: self.aclfile.clone(),
@@ -589,6 +597,10 @@ impl ServeArgs {
             ),
         }
         announce!("{}", keys_line(opened, made));
+        if self.redis_lines {
+            announce!("serving as redis-server, PID: {}", std::process::id());
+            announce!("Ready to accept connections");
+        }
         warn(&self.pool, caps);
         self.place.reading.warn_if_unused(&self.pool, caps);
         if rustix::process::geteuid().is_root() {

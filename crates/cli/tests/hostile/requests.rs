@@ -365,6 +365,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "sync" => of("SYNC").repeat(3),
         "psync" => of(&format!("PSYNC {long} -1")).repeat(3),
         "wait" => of("WAIT 1 1000000").repeat(5_000),
+        "debug" => times("DEBUG DIGEST-VALUE", "key", MANY),
         "bgrewriteaof" | "lastsave" | "role" => of(command).repeat(5_000),
         "lolwut" => times("LOLWUT VERSION 5", "100000", MANY),
         "command|info" | "command|docs" => times(&command.replace('|', " "), "client", MANY),

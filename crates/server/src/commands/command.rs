@@ -300,9 +300,9 @@ fn document(out: &mut ReplyBuffer, resp: RespVersion, command: &Command) {
 
 /// `COMMAND LIST [FILTERBY MODULE name|ACLCAT category|PATTERN pattern]`
 pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let (commands, all) = (ctx.client.table.rows(), ctx.client.table.every());
+    let all = ctx.client.table.every();
     let names: Vec<_> = if args.len() == 2 {
-        commands.iter().map(|c| c.name).collect()
+        all.map(|c| c.name).collect()
     } else if args.len() == 5 && text::is_option(args.at(2), "filterby") {
         let value = args.at(4);
         let of_category =

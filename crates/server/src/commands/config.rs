@@ -248,6 +248,10 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             "enable-protected-configs",
             text(shared.options.protected_actions.name()),
         ),
+        (
+            "enable-debug-command",
+            text(shared.options.debug_command.name()),
+        ),
         ("tcp-backlog", text("511")),
         ("tls-port", shared.tls_port().unwrap_or(0).to_string()),
         (

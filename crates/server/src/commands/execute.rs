@@ -73,8 +73,9 @@ fn failed(
     ExecOutcome::Done
 }
 
+/// Refuses a key that is longer than the store allows.
 #[inline]
-fn check_key(key: &[u8]) -> Result<(), CommandError> {
+pub(super) fn check_key(key: &[u8]) -> Result<(), CommandError> {
     match key.len() {
         0..=KEY_BYTES_MAX => Ok(()),
         bytes => Err(Error::KeyTooLong {

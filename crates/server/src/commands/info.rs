@@ -127,6 +127,11 @@ fn clients(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::
         .iter()
         .filter(|c| c.watching.load(Ordering::Relaxed) > 0)
         .count();
+    // Those that CLIENT PAUSE holds back: no command blocks.
+    let blocked = clients
+        .iter()
+        .filter(|c| c.is_paused.load(Ordering::Relaxed))
+        .count();
     let largest = |bytes: fn(&ClientInfo) -> usize| {
         clients
             .iter()
@@ -140,7 +145,7 @@ fn clients(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::
         "maxclients": shared.settings.clients_max.load(Ordering::Relaxed),
         "client_recent_max_input_buffer": largest(|c| c.input_bytes.load(Ordering::Relaxed)),
         "client_recent_max_output_buffer": largest(|c| c.output_bytes.load(Ordering::Relaxed)),
-        "blocked_clients": 0,
+        "blocked_clients": blocked,
         "tracking_clients": 0,
         "watching_clients": watching,
     )

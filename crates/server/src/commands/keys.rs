@@ -189,7 +189,7 @@ fn is_wanted(pattern: &[u8], key: &[u8]) -> bool {
 
 /// Returns every wanted key of the client's database once, sorted; `None` if their names take more than `bytes_max`
 /// bytes.
-fn all_keys(
+pub(super) fn all_keys(
     ctx: &mut CommandContext<'_>,
     bytes_max: usize,
     wanted: &dyn Fn(&[u8]) -> bool,

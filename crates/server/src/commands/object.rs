@@ -8,6 +8,7 @@ use super::context::CommandContext;
 use super::error::CommandError;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
+use crate::rdb::dump_string;
 
 /// Longest string that Redis stores together with its header.
 const EMBEDDED_BYTES_MAX: usize = 44;
@@ -22,6 +23,25 @@ const SHARED_REFERENCES: i64 = i32::MAX as i64;
 struct ObjectValue {
     len: usize,
     integer: Option<i64>,
+}
+
+impl ObjectValue {
+    /// Redis's name of the representation.
+    fn encoding(&self) -> &'static str {
+        match self.integer {
+            Some(_) => "int",
+            None if self.len <= EMBEDDED_BYTES_MAX => "embstr",
+            None => "raw",
+        }
+    }
+
+    /// How many references Redis counts.
+    fn references(&self) -> i64 {
+        let is_shared = self
+            .integer
+            .is_some_and(|n| (0..SHARED_INTEGERS).contains(&n));
+        if is_shared { SHARED_REFERENCES } else { 1 }
+    }
 }
 
 /// Returns the value at argument 2. If there is none, replies with null and returns `None`.
@@ -48,24 +68,14 @@ pub(super) fn encoding(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     let Some(value) = object(ctx, args)? else {
         return Ok(());
     };
-    let name = match value {
-        ObjectValue {
-            integer: Some(_), ..
-        } => "int",
-        ObjectValue { len, .. } if len <= EMBEDDED_BYTES_MAX => "embstr",
-        _ => "raw",
-    };
-    reply::bulk(ctx.out, name.as_bytes());
+    reply::bulk(ctx.out, value.encoding().as_bytes());
     Ok(())
 }
 
 /// `OBJECT REFCOUNT key`
 pub(super) fn refcount(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     if let Some(value) = object(ctx, args)? {
-        let is_shared = value
-            .integer
-            .is_some_and(|n| (0..SHARED_INTEGERS).contains(&n));
-        reply::integer(ctx.out, if is_shared { SHARED_REFERENCES } else { 1 });
+        reply::integer(ctx.out, value.references());
     }
     Ok(())
 }
@@ -87,6 +97,29 @@ pub(super) fn freq(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
         )),
         None => Ok(()),
     }
+}
+
+/// `DEBUG OBJECT key`. There is no address in memory to show, and no time of the last use.
+pub(super) fn describe(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    /// Bytes of a payload of DUMP besides the serialized value: type, version and checksum.
+    const FRAME_BYTES: usize = 11;
+    let key = ctx.key(args.at(2));
+    let Some(value) = ctx.read_string(key)? else {
+        return Err(CommandError::Fixed("ERR no such key"));
+    };
+    let integer = (value.len() <= INTEGER_BYTES_MAX).then(|| parse_i64(&value));
+    let value_bytes = dump_string(&value).len() - FRAME_BYTES;
+    let object = ObjectValue {
+        len: value.len(),
+        integer: integer.flatten(),
+    };
+    let text = format!(
+        "Value at:0x0 refcount:{} encoding:{} serializedlength:{value_bytes} lru:0 lru_seconds_idle:0",
+        object.references(),
+        object.encoding(),
+    );
+    reply::simple(ctx.out, &text);
+    Ok(())
 }
 
 /// `OBJECT HELP`

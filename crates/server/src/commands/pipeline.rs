@@ -9,6 +9,7 @@ use super::acl::check::{check, is_long_check};
 use super::context::CommandContext;
 use super::context::client_state::ClientState;
 use super::context::command_row::{Command, WriteNeed, flag};
+use super::context::transaction::TransactionQueue;
 use super::dispatch::run;
 use super::execute::reject;
 use super::long;
@@ -20,6 +21,7 @@ use super::transactions;
 use crate::exec_context::{ExecOutcome, ExecutedRequest, StoreAccess, Turn, TurnProgress, WINDOW};
 use crate::protocol::resp::{Args, RequestParser, reply};
 use crate::state::pause::PauseKind;
+use crate::state::shared::ServerShared;
 use crate::stats::counters::Counter;
 
 /// Executes the complete requests in the connection's input.
@@ -197,16 +199,22 @@ fn is_paused(ctx: &CommandContext<'_>, command: Option<&'static Command>, args: 
     if is_denied(ctx.client, Some(command), args) {
         return false;
     }
-    // PFCOUNT may store its result in the value.
-    let writes = |command: &Command| {
-        command.is(flag::WRITE | flag::PUBLISHES)
-            || command.name == "pfcount"
-            || command.is(flag::SCRIPT) && !command.is(flag::READONLY)
-    };
     let queue = ctx.client.queue.as_ref().filter(|_| command.name == "exec");
+    let queue_writes = |queue: &TransactionQueue| {
+        let mut commands = queue.commands.iter().enumerate();
+        commands.any(|(at, command)| may_write(ctx.shared, command, queue.requests.args(at)))
+    };
     kind == PauseKind::All
-        || writes(command)
-        || queue.is_some_and(|queue| queue.commands.iter().any(|command| writes(command)))
+        || may_write(ctx.shared, command, args)
+        || queue.is_some_and(|queue| queue_writes(queue))
+}
+
+/// Whether a pause of writes holds the request back.
+fn may_write(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bool {
+    if command.is(flag::SCRIPT) && !command.is(flag::READONLY) {
+        return !scripts::is_read_only(shared, command, args);
+    }
+    command.may_write()
 }
 
 /// Whether the thread of long requests has run a script for longer than `busy-reply-threshold`.

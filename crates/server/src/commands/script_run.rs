@@ -1,5 +1,6 @@
 //! One run of a script: executes the commands that it calls, and ends it when it must not go on.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use farbank_store::Error;
@@ -162,16 +163,22 @@ impl ScriptRun<'_, '_> {
             .map_err(|_| b"ERR Unknown Redis command called from script".to_vec())?;
         let text = if !command.takes(args.len()) {
             "ERR Wrong number of args calling Redis command from script"
-        } else if command.is(flag::NOSCRIPT) {
+        } else if command.is(flag::NOSCRIPT) && !self.may_debug(command) {
             "ERR This Redis command is not allowed from script"
         } else if let Err(denial) = self.ctx.check_permission(command, args, DenialContext::Lua) {
             denial.text_in_script()
-        } else if command.is(flag::WRITE) && self.is_readonly {
+        } else if command.may_write() && self.is_readonly {
             "ERR Write commands are not allowed from read-only scripts."
         } else {
             return Ok(command);
         };
         Err(text.into())
+    }
+
+    /// Whether `command` is DEBUG, and a client has allowed it in scripts.
+    fn may_debug(&self, command: &Command) -> bool {
+        let may_debug = &self.ctx.shared.scripts.may_debug;
+        command.name == "debug" && may_debug.load(Ordering::Relaxed)
     }
 
     /// Executes a command, with `reply` as its reply buffer.

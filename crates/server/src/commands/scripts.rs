@@ -14,15 +14,18 @@ use farbank_store::{Error, GroupDecision};
 
 use super::command::help_of;
 use super::context::CommandContext;
+use super::context::command_row::Command;
 use super::error::{CommandError, NOT_INTEGER};
 use super::script_run::{ScriptAbort, ScriptCall, run_once};
 use super::text;
 use crate::exec_context::StoreAccess;
 use crate::lua::compiled::CompiledScript;
 use crate::lua::engine::ScriptEngine;
+use crate::lua::shebang::split;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::state::scripts::KillOutcome;
+use crate::state::shared::ServerShared;
 
 /// Bytes that a script may use on a worker.
 const WORKER_BYTES_MAX: usize = 8 << 20;
@@ -31,6 +34,23 @@ const LONG_BYTES_MAX: usize = 256 << 20;
 
 const NO_SCRIPT: CommandError =
     CommandError::Fixed("NOSCRIPT No matching script. Please use EVAL.");
+
+/// Whether the script or function that a request runs declares that it does not write.
+pub(super) fn is_read_only(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bool {
+    let declares = |body: &[u8]| split(body).is_ok_and(|(flags, _)| flags.no_writes);
+    match command.name {
+        "eval" => declares(args.at(1)),
+        "evalsha" => std::str::from_utf8(args.at(1))
+            .ok()
+            .and_then(|name| shared.scripts.get(&name.to_ascii_lowercase()))
+            .is_some_and(|body| declares(&body)),
+        _ => {
+            let libraries = shared.functions.current();
+            let function = libraries.find(args.at(1));
+            function.is_some_and(|(_, function)| function.flags[0])
+        }
+    }
+}
 
 /// Returns the thread's engine, without scripts that SCRIPT FLUSH has removed. The caller puts it back.
 fn take_engine(ctx: &mut CommandContext<'_>) -> Result<Box<ScriptEngine>, CommandError> {

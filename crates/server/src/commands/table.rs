@@ -11,8 +11,8 @@ use super::subcommands::{
     SCRIPT_COMMANDS, SLOWLOG,
 };
 use super::{
-    bitfield, bits, command, connection, counters, dump, expiry, functions, hyperloglog, info,
-    keys, lcs, migrate, monitor, moves, persistence, pubsub, ranges, scripts, server, sort,
+    bitfield, bits, command, connection, counters, debug, dump, expiry, functions, hyperloglog,
+    info, keys, lcs, migrate, monitor, moves, persistence, pubsub, ranges, scripts, server, sort,
     strings, transactions,
 };
 
@@ -612,6 +612,11 @@ static ROWS: &[Command] = rows! { 1;
         arity: 1, flags: ADMIN | NOSCRIPT | LOADING | STALE,
         group: "server", since: "1.0.0", run: monitor::monitor,
         summary: "Shows the requests of all clients.",
+    }
+    "debug" {
+        arity: -2, flags: ADMIN | NOSCRIPT | LOADING | STALE | WALKS | READS,
+        group: "server", since: "1.0.0", run: debug::debug,
+        summary: "Commands for test suites, if enable-debug-command allows them.",
     }
     "shutdown" {
         arity: -1, flags: ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,

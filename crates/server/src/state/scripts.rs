@@ -112,6 +112,8 @@ pub(crate) struct ScriptRegistry {
     scripts: Mutex<Scripts>,
     /// Number of SCRIPT FLUSH so far.
     flushes: AtomicU64,
+    /// Scripts may call DEBUG.
+    pub(crate) may_debug: AtomicBool,
     pub(crate) running: RunningScript,
 }
 

@@ -408,6 +408,13 @@ fn command_describes_the_commands() {
         "COMMAND LIST FILTERBY PATTERN mse*",
         "*2\r\n$4\r\nmset\r\n$6\r\nmsetnx\r\n",
     );
+    client.send("COMMAND LIST;ECHO end");
+    let names: Vec<_> = std::iter::from_fn(|| Some(client.line()))
+        .take_while(|line| line != "end")
+        .collect();
+    for name in ["config", "config|get"] {
+        assert!(names.iter().any(|own| own == name), "{name}");
+    }
     client.send("COMMAND DOCS get");
     client.expect("*2\r\n$3\r\nget\r\n*6\r\n$7\r\nsummary\r\n");
 }

@@ -8,6 +8,7 @@ mod admin;
 mod commands;
 mod compared;
 mod control;
+mod debug;
 mod dump;
 mod durability;
 mod events;

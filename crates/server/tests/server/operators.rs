@@ -255,6 +255,23 @@ fn a_paused_client_waits_without_delaying_others() {
 }
 
 #[test]
+fn a_pause_of_writes_holds_no_script_that_declares_that_it_does_not_write() {
+    let server = Running::new();
+    let (mut client, mut paused) = (server.connect(), server.connect());
+    client.ask("SCRIPT FLUSH;CLIENT PAUSE 600000 WRITE", "+OK\r\n+OK\r\n");
+    client.send_raw(&words(&["EVAL", "#!lua flags=no-writes\nreturn 7", "0"]));
+    client.expect(":7\r\n");
+    client.send("MULTI");
+    client.send_raw(&words(&["EVAL", "#!lua flags=no-writes\nreturn 7", "0"]));
+    client.expect("+OK\r\n+QUEUED\r\n");
+    client.ask("EXEC", "*1\r\n:7\r\n");
+    paused.send_raw(&words(&["EVAL", "return 8", "0"]));
+    crate::harness::wait_until(|| field(&mut client, "clients", "blocked_clients") == "1");
+    client.ask("CLIENT UNPAUSE", "+OK\r\n");
+    paused.expect(":8\r\n");
+}
+
+#[test]
 fn a_pause_of_all_requests_ends_by_itself_and_holds_memcached_clients_too() {
     let server = Running::new();
     let (mut client, mut memcached) = (server.connect(), server.connect_memcached());

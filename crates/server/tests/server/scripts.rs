@@ -231,6 +231,8 @@ fn read_only_scripts_do_not_write() {
     let refused = "-ERR Write commands are not allowed from read-only scripts.";
     for request in [
         ["EVAL_RO", "return redis.call('set','a','b')", "0"],
+        ["EVAL_RO", "return redis.call('publish','a','b')", "0"],
+        ["EVAL_RO", "return redis.call('pfcount','a')", "0"],
         [
             "EVAL",
             "#!lua flags=no-writes\nreturn redis.call('set','a','b')",

@@ -208,6 +208,11 @@ impl Command {
         self.flags & flag != 0
     }
 
+    /// Whether it writes, or does what Redis may replicate: it publishes, or, as PFCOUNT, may store its result in the value.
+    pub(in crate::commands) fn may_write(&self) -> bool {
+        self.is(flag::WRITE | flag::PUBLISHES) || self.name == "pfcount"
+    }
+
     /// Whether `count` arguments fit its arity.
     pub(in crate::commands) fn takes(&self, count: usize) -> bool {
         let count = i64::try_from(count).unwrap_or(i64::MAX);

@@ -135,6 +135,16 @@ pub fn double(out: &mut impl ReplySink, text: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends a Boolean. In RESP2 it is an integer.
+pub fn boolean(out: &mut impl ReplySink, resp: RespVersion, value: bool) {
+    out.extend_from_slice(match (resp, value) {
+        (RespVersion::V2, false) => b":0\r\n",
+        (RespVersion::V2, true) => b":1\r\n",
+        (RespVersion::V3, false) => b"#f\r\n",
+        (RespVersion::V3, true) => b"#t\r\n",
+    });
+}
+
 /// Appends the header of an array of `len` replies.
 pub fn array(out: &mut impl ReplySink, len: usize) {
     header(out, b'*', signed(len));

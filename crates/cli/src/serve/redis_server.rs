@@ -1,0 +1,153 @@
+//! redis-server's command line: the binary under the name `redis-server`.
+//!
+//! ```text
+//!   redis-server redis.conf --port 7777 --save ""
+//!   farbank serve redis.conf --port=7777 --memcached-port=off --redis-lines
+//! ```
+//!
+//! Options of the command line are directives of redis.conf, as in Redis: a word that begins with `--` is the name of a
+//! directive, and the words up to the next one are its values. The first value may begin with `--` too, and a word may
+//! contain both: `"--port 7777"`. The options follow the lines of the file.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
+use std::path::Path;
+
+use crate::common::{Failure, redis_conf};
+
+const HELP: &str = "\
+Usage: redis-server [FILE|-] [--DIRECTIVE VALUE ...]...
+redis-server's command line for `farbank serve`: directives of redis.conf in a file, on standard input (-), and on the
+command line. A directive that has no meaning here is a warning. `dir` is the folder of the pool, farbank.pool.
+-v, --version  print the version and exit
+-h, --help     print this help and exit
+
+Examples:
+  redis-server
+  redis-server /etc/redis/6379.conf
+  redis-server --port 7777 --save \"\"";
+
+/// Returns the words after the program's name if that is `redis-server`.
+pub(crate) fn flags(args: &[OsString]) -> Option<&[OsString]> {
+    let program = Path::new(args.first()?);
+    (program.file_name() == Some(OsStr::new("redis-server"))).then(|| &args[1..])
+}
+
+/// Translates `args`, the words after the program's name, to arguments for `serve`. Returns `None` if this process
+/// has nothing more to do.
+pub(crate) fn translate(args: &[OsString]) -> Result<Option<Vec<OsString>>, Failure> {
+    match args {
+        [word] if word == "-v" || word == "--version" => {
+            let (redis, own) = (farbank_server::REDIS_VERSION, env!("CARGO_PKG_VERSION"));
+            println!("Redis server v={redis} (farbank {own})");
+            return Ok(None);
+        }
+        [word] if word == "-h" || word == "--help" => {
+            println!("{HELP}");
+            return Ok(None);
+        }
+        _ => {}
+    }
+    let (mut options, mut rest) = (Vec::new(), args);
+    if let Some((file, others)) = args.split_first()
+        && !file.as_encoded_bytes().starts_with(b"-")
+    {
+        options.extend(redis_conf::options(Path::new(file))?);
+        rest = others;
+    }
+    let from_stdin = match rest {
+        [first, others @ ..] if first == "-" => Some(others),
+        [others @ .., last] if last == "-" => Some(others),
+        _ => None,
+    };
+    if let Some(others) = from_stdin {
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(|e| Failure::Usage(format!("cannot read standard input: {e}")))?;
+        options.extend(redis_conf::options_of(&text, "standard input")?);
+        rest = others;
+    }
+    options.extend(redis_conf::options_of(&directives(rest)?, "command line")?);
+    let fixed = ["farbank", "serve", "--memcached-port=off", "--redis-lines"];
+    let fixed = fixed.map(OsString::from);
+    Ok(Some(fixed.into_iter().chain(options).collect()))
+}
+
+/// The options `args` as lines of a redis.conf.
+fn directives(args: &[OsString]) -> Result<String, Failure> {
+    let (mut lines, mut may_begin) = (String::new(), true);
+    let mut words = args.iter().peekable();
+    while let Some(word) = words.next() {
+        let text = word.to_str().ok_or_else(|| {
+            Failure::Usage(format!("{}: the option is not UTF-8", word.display()))
+        })?;
+        let Some(name) = text.strip_prefix("--").filter(|_| may_begin) else {
+            lines.push_str(&redis_conf::quoted(text));
+            lines.push(' ');
+            may_begin = true;
+            continue;
+        };
+        if matches!(name, "sentinel" | "check-system" | "test-memory") {
+            return Err(Failure::Usage(format!("{text} is not supported")));
+        }
+        lines.push('\n');
+        lines.push_str(name);
+        lines.push(' ');
+        may_begin = name.trim_end().contains(char::is_whitespace);
+        // As in Redis, this directive alone has no value if none follows.
+        let ends = |next: Option<&&OsString>| {
+            next.is_none_or(|next| next.as_encoded_bytes().starts_with(b"--"))
+        };
+        if name.eq_ignore_ascii_case("save") && ends(words.peek()) {
+            lines.push_str("\"\"");
+            may_begin = true;
+        }
+    }
+    Ok(lines.trim_start_matches('\n').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &[&str]) -> Vec<OsString> {
+        line.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn options_are_directives() {
+        let args = words(&[
+            "redis-server",
+            "--port",
+            "7777",
+            "--save",
+            "",
+            "--requirepass",
+            "a b",
+            "--unknown",
+            "x",
+        ]);
+        let options = translate(flags(&args).unwrap()).ok().flatten().unwrap();
+        let expected = [
+            "farbank",
+            "serve",
+            "--memcached-port=off",
+            "--redis-lines",
+            "--port=7777",
+            "--requirepass=a b",
+        ];
+        assert_eq!(options, words(&expected));
+        let lines = |line: &[&str]| directives(&words(line)).ok().unwrap();
+        assert_eq!(
+            lines(&["--port 1", "--save", "--dir", "a b"]),
+            "port 1 \nsave \"\"\ndir \"a b\" "
+        );
+        assert_eq!(
+            lines(&["loglevel", "verbose", "--title", "--own", "--x"]),
+            "loglevel verbose \ntitle --own \nx "
+        );
+        assert!(flags(&words(&["farbank", "serve"])).is_none());
+        assert!(translate(&words(&["--port", "1", "--sentinel"])).is_err());
+    }
+}
