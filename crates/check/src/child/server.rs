@@ -36,6 +36,7 @@ pub(crate) struct ChildServer {
     addr: String,
     memcached_addr: Option<String>,
     open_ms: f64,
+    has_read_checkpoint: bool,
 }
 
 fn command(launch: &ServerLaunch) -> Command {
@@ -86,7 +87,9 @@ impl ChildServer {
             .nth(1)
             .and_then(|rest| rest.split(" ms").next()?.parse().ok())
             .unwrap_or(0.0);
+        let checkpointed = after("after a crash: ");
         Ok(ChildServer {
+            has_read_checkpoint: checkpointed.is_some_and(|keys| keys != "0"),
             child,
             _stdout: stdout,
             addr,
@@ -123,6 +126,11 @@ impl ChildServer {
     /// Returns how long the server took to open its pool, in milliseconds. 0 if the server did not report it.
     pub(crate) fn open_ms(&self) -> f64 {
         self.open_ms
+    }
+
+    /// Whether the open read a checkpoint of the index.
+    pub(crate) fn has_read_checkpoint(&self) -> bool {
+        self.has_read_checkpoint
     }
 
     /// Kills the server with SIGKILL.

@@ -53,6 +53,8 @@ pub struct KillFigures {
     pub shutdowns: u64,
     /// Kills while the server was opening its pool.
     pub kills_in_recovery: u64,
+    /// Opens that read a checkpoint of the index.
+    pub opens_by_checkpoint: u64,
     /// Commands that were acknowledged.
     pub acknowledged: u64,
     /// Commands that were sent but had no reply when the server ended.
@@ -134,6 +136,7 @@ pub fn run(
         }
         server = ChildServer::start(&options.launch)?;
         figures.open_ms_max = figures.open_ms_max.max(server.open_ms());
+        figures.opens_by_checkpoint += u64::from(server.has_read_checkpoint());
         check(&server, &mut owners, &shared, &mut figures)?;
         figures.cycles += 1;
         figures.shutdowns += u64::from(end == KillKind::Shutdown);

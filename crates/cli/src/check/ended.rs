@@ -81,6 +81,8 @@ impl EndedServerArgs {
             ["--medium", &self.medium],
             ["--sync", &self.sync],
             ["--workers", &workers],
+            // Many checkpoints of the index, also in a small pool.
+            ["--checkpoint-bytes", "64kb"],
             ["--log-level", "error"],
         ];
         Ok(ServerLaunch {

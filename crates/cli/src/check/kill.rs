@@ -52,11 +52,12 @@ impl CheckFigures for kill::KillFigures {
             ..
         } = self;
         format!(
-            "{cycles} cycles ({} clean shutdowns, {} kills during recovery), {acknowledged} commands acknowledged, \
+            "{cycles} cycles ({} clean shutdowns, {} kills during recovery, {} opens by a checkpoint), {acknowledged} commands acknowledged, \
          {in_flight} in flight when killed, {keys_checked} keys checked, {segments_cleaned} segments \
          cleaned, at least {:.1} % live, slowest open {:.1} ms; {:.1} s",
             self.shutdowns,
             self.kills_in_recovery,
+            self.opens_by_checkpoint,
             self.live_share_min * 100.0,
             self.open_ms_max,
             self.elapsed.as_secs_f64(),
@@ -75,6 +76,7 @@ impl CheckFigures for kill::KillFigures {
             "keys_checked": self.keys_checked,
             "segments_cleaned": self.segments_cleaned,
             "live_share_min": self.live_share_min,
+            "opens_by_checkpoint": self.opens_by_checkpoint,
             "open_ms_max": self.open_ms_max,
             "elapsed_s": self.elapsed.as_secs_f64(),
         })

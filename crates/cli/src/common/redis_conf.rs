@@ -31,12 +31,13 @@ enum Meaning {
 }
 
 /// Directives that keep their names as options: Redis's, and those of this server's own options that a file may need.
-const SAME: [&str; 23] = [
+const SAME: [&str; 24] = [
     "size",
     "max-size",
     "sync",
     "engine",
     "read-cache",
+    "checkpoint-bytes",
     "admin",
     "memcached-port",
     "tls-port",

@@ -149,6 +149,10 @@ pub(crate) struct ServeArgs {
     /// engine kv.
     #[arg(long, value_name = "SIZE", default_value = "16mb", value_parser = size::parse)]
     read_cache: u64,
+    /// Bytes that are written between two checkpoints of the index, at least; 0 disables checkpoints. A start after a kill
+    /// reads the latest checkpoint and what was written since. Only for the engine kv.
+    #[arg(long, value_name = "SIZE", default_value = "32mb", value_parser = size::parse)]
+    checkpoint_bytes: u64,
     /// Addresses to listen on. Any address other than loopback needs --requirepass, --aclfile or --unsafe-no-auth.
     #[arg(
         long,
@@ -502,6 +506,7 @@ impl ServeArgs {
             pool_bytes_max: self.max_size.unwrap_or(0),
             read_cache_bytes: self.read_cache,
             copies: self.copies(),
+            checkpoint_bytes: self.checkpoint_bytes,
             ..Config::default()
         };
         let store = match made {
