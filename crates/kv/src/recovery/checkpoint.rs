@@ -26,6 +26,9 @@ const AHEAD: usize = 24;
 /// Scanned records whose index groups are prefetched together.
 const BATCH: usize = 16;
 
+/// Bytes of segments that an open scans rather than give a checkpoint up.
+const SCANNED_AT_LEAST: usize = 64 << 20;
+
 /// A checkpoint that counts.
 pub(super) struct LoadedCheckpoint {
     /// Entries of covered segments; after the merge, of all.
@@ -46,8 +49,8 @@ pub(super) struct LoadedCheckpoint {
 #[derive(Debug)]
 pub(super) struct Malformed;
 
-/// Loads the checkpoint that the superblock names. `None` if there is none, if it does not count any more, or if a
-/// covered segment has lost a record. Changes nothing but bits of the live map.
+/// Loads the checkpoint that the superblock names. `None` if there is none, if it does not count any more, if it covers
+/// little, or if a covered segment has lost a record. Changes nothing but bits of the live map.
 ///
 /// # Errors
 /// [`Malformed`] if its bytes are damaged.
@@ -78,6 +81,9 @@ pub(super) fn load<M: Medium>(
         .zip(&rows)
         .map(|(segment, row)| end_of(engine, metas, segment, row))
         .collect();
+    if !saves_time(engine, metas, &ends) {
+        return Ok(None);
+    }
     let count = usize::try_from(head.groups).map_err(|_| Malformed)?;
     let (import, live) = GroupsImport::begin(groups, count).ok_or(Malformed)?;
     let mut counts = RecoveryCounts::new(engine.segments.count());
@@ -113,6 +119,20 @@ pub(super) fn load<M: Medium>(
         seq_max: head.seq_max,
         named: NamedCheckpoint { segments, floor },
     }))
+}
+
+/// Whether the checkpoint covers at least half of the segments with records, or few are left to be scanned. Otherwise the
+/// merge takes longer than a scan of all.
+fn saves_time<M: Medium>(
+    engine: &Engine<M>,
+    metas: &[Option<SegmentMeta>],
+    ends: &[Option<u32>],
+) -> bool {
+    let is_log = |meta: &SegmentMeta| meta.opened == Some(SegmentPurpose::Log);
+    let logs = metas.iter().flatten().filter(|meta| is_log(meta)).count();
+    let covered = ends.iter().flatten().count();
+    let left = (logs - covered) * engine.geometry().segment_bytes();
+    covered * 2 >= logs || left <= SCANNED_AT_LEAST
 }
 
 /// Sets the counts and the bits of the live map of covered segments, as far as the checkpoint has them (KV-CKPT-7). Returns
