@@ -278,6 +278,7 @@ impl Server {
                 run_id: run_id(),
                 poisoned: OnceLock::new(),
                 accepted: AtomicU64::new(0),
+                expired_at_reset: AtomicU64::new(0),
                 rejected: AtomicU64::new(0),
                 counters: ServerCounters::new(pool.workers.len()),
                 memory: MemoryWatch::start(),
