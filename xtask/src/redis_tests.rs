@@ -2,8 +2,8 @@
 //!
 //! In *spawned* mode a test file starts `src/redis-server` with its own options. Here that is a script that runs our
 //! binary under the name `redis-server`, with a small pool in the folder that the test has chosen. The gate also runs
-//! the files in *external* mode, in which they use one server of `farbank serve`, and runs redis-server itself for
-//! comparison.
+//! the files in *external* mode, in which they use one server of `farbank serve`. The suite does not run redis-server
+//! itself: `redis-compare` compares the replies of the two servers.
 //!
 //! `xtask/redis-tests/skipped.txt` lists the tests that are not run, each with its reason. The suite fails if a test
 //! fails that is not listed, if an entry names no test, and if an entry's reason is that commands are missing which the

@@ -514,6 +514,61 @@ fn under_the_name_memcached_it_accepts_memcached_flags_and_items_survive_a_kill(
     assert!(error.contains("invalid option -- 'S'"), "{error}");
 }
 
+/// An address of this machine other than loopback, if it has one. No packet is sent.
+fn outer_address() -> Option<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
+}
+
+#[test]
+fn under_the_name_redis_server_protected_mode_refuses_clients_of_other_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("redis-server");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_farbank"), &program).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let mut command = Command::new(&program);
+    command.args(["--port", &port.to_string(), "--size", "16mb", "--dir"]);
+    command.arg(folder.path()).stdout(Stdio::piped());
+    let mut server = command.spawn().unwrap();
+    let mut stdout = BufReader::new(server.stdout.take().unwrap()).lines();
+    assert!(stdout.any(|line| line.unwrap().contains("Ready to accept connections")));
+    let ask = |ip: std::net::IpAddr, request: &str| {
+        let mut client = TcpStream::connect((ip, port)).unwrap();
+        // A refused client's socket may be closed before its request arrives.
+        let _ = client.write_all(request.as_bytes());
+        let mut line = String::new();
+        let _ = BufReader::new(client).read_line(&mut line);
+        line
+    };
+    let loopback = std::net::Ipv4Addr::LOCALHOST.into();
+    assert_eq!(ask(loopback, "PING\r\n"), "+PONG\r\n");
+    match outer_address() {
+        Some(outer) => {
+            let refusal = ask(outer, "");
+            assert!(
+                refusal.starts_with("-DENIED Redis is running in protected mode"),
+                "{refusal}"
+            );
+            assert_eq!(ask(loopback, "CONFIG SET requirepass x\r\n"), "+OK\r\n");
+            assert_eq!(
+                ask(outer, "PING\r\n"),
+                "-NOAUTH Authentication required.\r\n"
+            );
+        }
+        None => eprintln!("skipped: the machine has no address other than loopback"),
+    }
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert!(server.wait().unwrap().success());
+    let (code, error) =
+        refused(Command::new(&program).args(["--protected-mode", "no", "--port", "0"]));
+    assert_eq!(code, Some(2));
+    assert!(error.contains("no client could connect"), "{error}");
+}
+
 #[test]
 fn under_the_name_redis_server_it_accepts_directives_and_a_redis_conf() {
     let folder = tempfile::tempdir().unwrap();

@@ -71,6 +71,29 @@ pub(crate) struct ThreadState {
     pub(crate) requests: usize,
 }
 
+/// What the requests of a thread had published and changed at some moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EffectsMark {
+    messages: usize,
+    changes: u64,
+}
+
+impl ThreadState {
+    /// Marks the effects so far.
+    pub(crate) fn mark_effects(&self) -> EffectsMark {
+        EffectsMark {
+            messages: self.outbox.len(),
+            changes: self.counters.get(Counter::Changes),
+        }
+    }
+
+    /// Removes the messages and the counted changes after `mark`, because the group that has made them had no effect.
+    pub(crate) fn rewind_effects(&mut self, mark: EffectsMark) {
+        self.outbox.truncate(mark.messages);
+        self.counters.restore(Counter::Changes, mark.changes);
+    }
+}
+
 /// Why a connection executes no more requests for now. The worker decides by it when to visit the connection again.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct TurnStatus {

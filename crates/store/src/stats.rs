@@ -10,7 +10,7 @@ use crate::value::DATABASES;
 pub struct Stats {
     /// Keys in each database now.
     pub keys: [u64; DATABASES],
-    /// Keys found expired and removed.
+    /// Expired values that were removed or replaced.
     pub expired_keys: u64,
     /// Records found damaged, at open or later.
     pub damaged_records: u64,

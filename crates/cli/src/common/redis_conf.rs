@@ -160,7 +160,8 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
             _ => one("log-level", "warn"),
         },
         "protected-mode" if is("no") => Meaning::Options(vec![("unsafe-no-auth", String::new())]),
-        "protected-mode" | "appendonly" | "always-show-logo" => Meaning::Fulfilled,
+        "protected-mode" => Meaning::Options(vec![("protected-mode", String::new())]),
+        "appendonly" | "always-show-logo" => Meaning::Fulfilled,
         "databases" if value.parse().is_ok_and(|n: usize| n <= DATABASES) => Meaning::Fulfilled,
         "rdbchecksum" if is("yes") => Meaning::Fulfilled,
         "daemonize" | "cluster-enabled" | "tls-replication" | "tls-cluster" if is("no") => {

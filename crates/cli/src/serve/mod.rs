@@ -267,8 +267,12 @@ pub(crate) struct ServeArgs {
     aclfile: Option<PathBuf>,
     /// Listen without authentication on addresses other than loopback, or for memcached clients beside --requirepass:
     /// every client that can connect can read and change all data.
-    #[arg(long)]
+    #[arg(long, overrides_with = "protected_mode")]
     unsafe_no_auth: bool,
+    /// Listen on addresses other than loopback without a password too. Clients of other machines are refused until
+    /// the user `default` needs a password.
+    #[arg(long, hide = true, overrides_with = "unsafe_no_auth")]
+    protected_mode: bool,
     /// Clients that may change limits (CONFIG SET) and stop the server (SHUTDOWN). local: clients from 127.0.0.1, ::1
     /// and the Unix socket.
     #[arg(long, default_value = "local", value_parser = described(&ProtectedActions::ALL, ProtectedActions::name, ProtectedActions::summary))]
@@ -330,6 +334,7 @@ impl ServeArgs {
         let is_protected = self.default_user == DefaultUser::Closed;
         if let Some(open) = self.bind.iter().find(|ip| !ip.is_loopback())
             && !self.unsafe_no_auth
+            && !self.protected_mode
             && !is_protected
         {
             return Err(Failure::Usage(format!(

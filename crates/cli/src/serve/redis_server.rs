@@ -8,9 +8,13 @@
 //! Options of the command line are directives of redis.conf, as in Redis: a word that begins with `--` is the name of a
 //! directive, and the words up to the next one are its values. The first value may begin with `--` too, and a word may
 //! contain both: `"--port 7777"`. The options follow the lines of the file.
+//!
+//! As Redis, the server listens on all addresses unless `bind` names some, and protected mode is on unless
+//! `protected-mode` says otherwise.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
+use std::net::{Ipv6Addr, TcpListener};
 use std::path::Path;
 
 use crate::common::{Failure, redis_conf};
@@ -19,6 +23,8 @@ const HELP: &str = "\
 Usage: redis-server [FILE|-] [--DIRECTIVE VALUE ...]...
 redis-server's command line for `farbank serve`: directives of redis.conf in a file, on standard input (-), and on the
 command line. A directive that has no meaning here is a warning. `dir` is the folder of the pool, farbank.pool.
+Without `bind` the server listens on all addresses. Protected mode refuses clients of other machines until a password
+is set.
 -v, --version  print the version and exit
 -h, --help     print this help and exit
 
@@ -69,9 +75,31 @@ pub(crate) fn translate(args: &[OsString]) -> Result<Option<Vec<OsString>>, Fail
         rest = others;
     }
     options.extend(redis_conf::options_of(&directives(rest)?, "command line")?);
-    let fixed = ["farbank", "serve", "--memcached-port=off", "--redis-lines"];
-    let fixed = fixed.map(OsString::from);
-    Ok(Some(fixed.into_iter().chain(options).collect()))
+    let fixed = [
+        "farbank",
+        "serve",
+        "--memcached-port=off",
+        "--redis-lines",
+        "--protected-mode",
+    ];
+    let mut words = fixed.map(OsString::from).to_vec();
+    if !options.iter().any(is_bind) {
+        words.push(every_address().into());
+    }
+    words.extend(options);
+    Ok(Some(words))
+}
+
+fn is_bind(option: &OsString) -> bool {
+    option.as_encoded_bytes().starts_with(b"--bind=")
+}
+
+/// The option that selects all addresses: those of IPv6 only if the machine has any, as in Redis.
+fn every_address() -> &'static str {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
+        Ok(_) => "--bind=0.0.0.0,::",
+        Err(_) => "--bind=0.0.0.0",
+    }
 }
 
 /// The options `args` as lines of a redis.conf.
@@ -123,6 +151,8 @@ mod tests {
             "7777",
             "--save",
             "",
+            "--bind",
+            "127.0.0.1",
             "--requirepass",
             "a b",
             "--unknown",
@@ -134,10 +164,15 @@ mod tests {
             "serve",
             "--memcached-port=off",
             "--redis-lines",
+            "--protected-mode",
             "--port=7777",
+            "--bind=127.0.0.1",
             "--requirepass=a b",
         ];
         assert_eq!(options, words(&expected));
+        let options = translate(&words(&["--port", "7777"])).ok().flatten();
+        let is_any = |option: &OsString| option.as_encoded_bytes().starts_with(b"--bind=0.0.0.0");
+        assert!(options.unwrap().iter().any(is_any));
         let lines = |line: &[&str]| directives(&words(line)).ok().unwrap();
         assert_eq!(
             lines(&["--port 1", "--save", "--dir", "a b"]),

@@ -240,6 +240,10 @@ impl<M: Medium> KvSession<M> {
     fn count_old(&self, old: Option<FoundRecord>) {
         if let Some(old) = old {
             self.engine.segments.mark_dead(old.at, old.len);
+            let expires_ms = old.header.map_or(0, |header| header.expires_ms());
+            if expires_ms != 0 && expires_ms <= self.engine.now_ms() {
+                self.engine.counters.expired.fetch_add(1, Relaxed);
+            }
         }
     }
 

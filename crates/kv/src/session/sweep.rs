@@ -65,7 +65,6 @@ impl<M: Medium> KvSession<M> {
         let draft = NewRecord { key, value: None };
         if self.write(hash, &draft, located, &mut still)?.is_some() {
             situation!("kv.swept");
-            self.engine.counters.expired.fetch_add(1, Relaxed);
         }
         Ok(())
     }

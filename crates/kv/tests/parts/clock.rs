@@ -7,6 +7,7 @@ use farbank_kv::{Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{CrashState, Persistency, Sim};
 use farbank_pm::sync::unpoisoned;
+use farbank_store::Store;
 use farbank_store::clock::STEP_HELD_MS;
 
 const SECONDS_MS: i64 = 3_000;
@@ -31,6 +32,29 @@ fn a_minute(time: &Time, kv: &Kv<Mapped>) {
         time.pass(1_000);
     }
     kv.clean().expect("a clean");
+}
+
+#[test]
+fn an_expired_value_counts_once_whether_it_is_removed_or_replaced() {
+    let time = calendar();
+    let kv = memory_of(&time);
+    let mut user = User::of(&kv);
+    let soon = time.now() + 1_000;
+    for key in [b"removed", b"replace", b"replac2"] {
+        user.set_until(key, b"v", soon);
+    }
+    time.pass(2_000);
+    user.set_until(b"replace", b"w", 0);
+    user.set_until(b"replac2", b"w", time.now() + 3_600_000);
+    assert_eq!(kv.stats().expired_keys, 2);
+    user.set_until(b"replace", b"x", 0);
+    // The sweep visits sealed segments.
+    for _ in 0..64 {
+        user.set_until(b"filler", &[b'x'; 1_000], 0);
+    }
+    a_minute(&time, &kv);
+    assert_eq!(user.get(b"removed"), None);
+    assert_eq!(kv.stats().expired_keys, 3);
 }
 
 #[test]

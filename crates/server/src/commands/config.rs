@@ -737,6 +737,10 @@ pub(super) fn resetstat(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(),
     ctx.shared.users.reset_counts();
     ctx.shared.accepted.store(0, Ordering::Relaxed);
     ctx.shared.rejected.store(0, Ordering::Relaxed);
+    let expired = ctx.shared.store.stats().expired_keys;
+    ctx.shared
+        .expired_at_reset
+        .store(expired, Ordering::Relaxed);
     reply::ok(ctx.out);
     Ok(())
 }

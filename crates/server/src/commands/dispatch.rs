@@ -145,11 +145,11 @@ fn queue_or_execute(
         transactions::queue(ctx, command, args);
         return ExecOutcome::Queued;
     }
-    let published = ctx.thread.outbox.len();
+    let effects = ctx.thread.mark_effects();
     ctx.show_script(command, args);
     let outcome = execute(ctx, command, args);
     match outcome {
-        ExecOutcome::Long => ctx.thread.outbox.truncate(published),
+        ExecOutcome::Long => ctx.thread.rewind_effects(effects),
         _ => ctx.show_executed(command, args),
     }
     outcome

@@ -69,6 +69,7 @@ pub(super) fn info(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
                     || is("default") && by_default
             })
     };
+    ctx.published.publish(&ctx.thread.counters);
     let figures = ctx.shared.store.stats();
     let table = ctx.client.table;
     let mut text = String::new();
@@ -233,6 +234,8 @@ fn persistence(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> s
     };
     let saves = &shared.saves;
     let running = saves.running();
+    let changes = shared.counters.totals().changes();
+    let unsaved = changes.saturating_sub(saves.changes_at_save.load(Ordering::Relaxed));
     let seconds = running.map_or(-1, |running| i64::try_from(running.as_secs()).unwrap_or(-1));
     let rdb_status = if saves.has_failed() { "err" } else { "ok" };
     fields!(out,
@@ -245,7 +248,7 @@ fn persistence(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> s
         "current_save_keys_processed": saves.keys_done.load(Ordering::Relaxed),
         "current_save_keys_total": saves.keys_total.load(Ordering::Relaxed),
         "farbank_current_save_bytes": saves.bytes.load(Ordering::Relaxed),
-        "rdb_changes_since_last_save": 0,
+        "rdb_changes_since_last_save": unsaved,
         "rdb_bgsave_in_progress": u8::from(running.is_some()),
         "rdb_last_save_time": shared.last_save_secs.load(Ordering::Relaxed),
         "rdb_last_bgsave_status": rdb_status,
@@ -270,6 +273,8 @@ fn stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     } = source;
     let read_cache = figures.read_cache.unwrap_or_default();
     let counts = shared.counters.since_reset();
+    let expired_at_reset = shared.expired_at_reset.load(Ordering::Relaxed);
+    let expired = figures.expired_keys.saturating_sub(expired_at_reset);
     fields!(out,
         "total_connections_received": shared.accepted.load(Ordering::Relaxed),
         "total_commands_processed": counts.get(Counter::Commands),
@@ -277,7 +282,7 @@ fn stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "total_net_input_bytes": counts.get(Counter::BytesIn),
         "total_net_output_bytes": counts.get(Counter::BytesOut),
         "rejected_connections": shared.rejected.load(Ordering::Relaxed),
-        "expired_keys": figures.expired_keys,
+        "expired_keys": expired,
         "evicted_keys": figures.cache.as_ref().map_or(0, |cache| cache.evictions),
         "keyspace_hits": counts.get(Counter::Hits),
         "keyspace_misses": counts.get(Counter::Misses),

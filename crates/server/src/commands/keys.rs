@@ -35,7 +35,6 @@ pub(super) fn del(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         }
     } else {
         let all: Vec<_> = keys().collect();
-        let notifies = ctx.shared.settings.notifies();
         let mut gone = Vec::new();
         let done = ctx.grouped(&all, &mut |ops| {
             deleted = 0;
@@ -43,7 +42,7 @@ pub(super) fn del(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
             for &key in &all {
                 let was_there = ops.delete(key)?;
                 deleted += i64::from(was_there);
-                if was_there && notifies {
+                if was_there {
                     gone.push(key);
                 }
             }
@@ -303,7 +302,9 @@ fn flush_options(args: Args<'_>) -> Result<(), CommandError> {
 /// `FLUSHALL [ASYNC|SYNC]`
 pub(super) fn flushall(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     flush_options(args)?;
+    let keys: u64 = ctx.shared.store.stats().keys.iter().sum();
     ctx.flush_all()?;
+    ctx.count_changes(keys);
     reply::ok(ctx.out);
     Ok(())
 }
@@ -318,7 +319,9 @@ pub(super) fn flushdb(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
             names.push(key.to_vec());
         })?;
         for bytes in names.drain(..) {
-            ctx.ops().delete(Key { db, bytes: &bytes })?;
+            if ctx.ops().delete(Key { db, bytes: &bytes })? {
+                ctx.count_changes(1);
+            }
         }
         if cursor == 0 {
             break;

@@ -112,7 +112,7 @@ fn rename_by(
     match transfer(ctx, from, to, how)? {
         Transferred::Done => {
             ctx.notify(KeyspaceEvents::NEW, "new", to);
-            ctx.notify_generic("rename_from", from);
+            ctx.notify(KeyspaceEvents::GENERIC, "rename_from", from);
             ctx.notify_generic("rename_to", to);
             Ok(true)
         }
@@ -186,7 +186,7 @@ fn transfer_and_reply(
     match (outcome, how.deletes_source) {
         (Transferred::Done, true) => {
             ctx.notify(KeyspaceEvents::NEW, "new", to);
-            ctx.notify_generic("move_from", from);
+            ctx.notify(KeyspaceEvents::GENERIC, "move_from", from);
             ctx.notify_generic("move_to", to);
         }
         (Transferred::Done, false) => {

@@ -1,4 +1,6 @@
-//! Keyspace notifications: the events that commands publish.
+//! Keyspace notifications: the events that commands publish, and the count of changes (`rdb_changes_since_last_save`).
+//!
+//! As in Redis, a change is counted where its event is published, whether or not notifications are on.
 //!
 //! An event is published with the message of its batch (SRV-PUB-2): subscribers receive it when the write that it tells
 //! of is visible to them. While notifications are off, an event costs one relaxed load.
@@ -10,6 +12,7 @@ use crate::exec_context::StoreAccess;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::state::expiries::holds_expired;
 use crate::state::messages::Publication;
+use crate::stats::counters::Counter;
 
 impl CommandContext<'_> {
     /// Whether events of `class` are published.
@@ -39,9 +42,17 @@ impl CommandContext<'_> {
         self.thread.outbox.push(publication, waits);
     }
 
-    /// Publishes an event of a string, after `new` if the key was absent.
+    /// Counts changes of keys.
+    #[inline]
+    pub(super) fn count_changes(&mut self, changes: u64) {
+        let changes = usize::try_from(changes).unwrap_or(usize::MAX);
+        self.thread.counters.count(Counter::Changes, changes);
+    }
+
+    /// Counts a change of a string and publishes its event, after `new` if the key was absent.
     #[inline]
     pub(super) fn notify_string(&mut self, event: &'static str, key: Key<'_>, was_absent: bool) {
+        self.count_changes(1);
         let events = self.shared.settings.keyspace_events();
         if was_absent && events.tells(KeyspaceEvents::NEW) {
             self.publish_event("new", key);
@@ -51,9 +62,10 @@ impl CommandContext<'_> {
         }
     }
 
-    /// Publishes an event of the class of all types.
+    /// Counts a change of a key and publishes its event, which is of the class of all types.
     #[inline]
     pub(super) fn notify_generic(&mut self, event: &'static str, key: Key<'_>) {
+        self.count_changes(1);
         self.notify(KeyspaceEvents::GENERIC, event, key);
     }
 

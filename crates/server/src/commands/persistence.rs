@@ -31,6 +31,10 @@ fn begin(ctx: &mut CommandContext<'_>) -> Result<Box<dyn Backup>, CommandError> 
         return Err(RUNNING);
     }
     ctx.session()?.sync()?;
+    // Before the backup's moment: a change that is counted meanwhile is in the backup, and counts as unsaved.
+    let changes = ctx.shared.counters.totals().changes();
+    let saves = &ctx.shared.saves;
+    saves.changes_at_begin.store(changes, Ordering::Relaxed);
     ctx.shared.store.backup().map_err(|error| match error {
         Error::Backup(BackupError::Running) => RUNNING,
         error => error.into(),

@@ -158,7 +158,7 @@ pub(super) fn run(
     }
     let was_cut = ctx.out.is_cut();
     ctx.mark.get_or_insert(from); // The script reads undurable writes.
-    let published = ctx.thread.outbox.len();
+    let effects = ctx.thread.mark_effects();
     let calls = ctx.thread.timer.inner();
     let mut abort = None;
     let decision = ctx.with_any_keys(ctx.executes_long, &mut |ctx| {
@@ -166,7 +166,7 @@ pub(super) fn run(
             true => ctx.out.truncate(from),
             false => ctx.out.rewind(from),
         }
-        ctx.thread.outbox.truncate(published);
+        ctx.thread.rewind_effects(effects);
         ctx.thread.timer.restore_inner(&calls);
         match run_once(ctx, engine, call) {
             Ok(()) => Ok(GroupDecision::Apply),
@@ -178,7 +178,7 @@ pub(super) fn run(
         }
     });
     if !matches!(decision, Ok(GroupDecision::Apply)) {
-        ctx.thread.outbox.truncate(published);
+        ctx.thread.rewind_effects(effects);
         ctx.thread.timer.restore_inner(&calls);
     }
     match decision {

@@ -232,6 +232,7 @@ fn put(
         put_and_notify(ctx, key, bytes, expires_ms)?;
     } else {
         ctx.ops().put(key, string(bytes, expires_ms))?;
+        ctx.count_changes(1);
     }
     reply::ok(ctx.out);
     Ok(())
@@ -269,7 +270,7 @@ fn notify_set(ctx: &mut CommandContext<'_>, key: Key<'_>, was_absent: bool, expi
     ctx.notify_string("set", key, was_absent);
     if expires_ms > 0 {
         ctx.note_expiry(key, expires_ms);
-        ctx.notify_generic("expire", key);
+        ctx.notify(KeyspaceEvents::GENERIC, "expire", key); // The change is counted already.
     }
 }
 
@@ -650,7 +651,7 @@ fn store_pairs(
         }
         Ok(GroupDecision::Apply)
     })?;
-    if verdict == GroupDecision::Apply && ctx.shared.settings.notifies() {
+    if verdict == GroupDecision::Apply {
         for (at, &key) in keys.iter().enumerate() {
             ctx.notify_string("set", key, absent.get(at) == Some(&true));
         }

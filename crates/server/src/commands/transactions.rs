@@ -220,7 +220,7 @@ fn run_group(
     ctx.mark.get_or_insert(from); // A group reads the newest values, durable or not.
     let executes_long = ctx.executes_long || watched.is_none();
     let mut is_long = false;
-    let published = ctx.thread.outbox.len();
+    let effects = ctx.thread.mark_effects();
     let calls = ctx.thread.timer.inner();
     // The group may run more than once; a refusal is recorded once.
     let mut checked = range.start;
@@ -230,7 +230,7 @@ fn run_group(
             false => ctx.out.rewind(from),
         }
         ctx.client.db = db;
-        ctx.thread.outbox.truncate(published);
+        ctx.thread.rewind_effects(effects);
         ctx.thread.timer.restore_inner(&calls);
         for (key, version) in watched.into_iter().flat_map(WatchedKeys::iter) {
             let now = ctx.ops().meta(key, ReadView::Pending)?;
@@ -260,7 +260,7 @@ fn run_group(
         false => ctx.with_group(&keys, executes_long, body),
     };
     if !matches!(verdict, Ok(GroupDecision::Apply)) {
-        ctx.thread.outbox.truncate(published);
+        ctx.thread.rewind_effects(effects);
         ctx.thread.timer.restore_inner(&calls);
     }
     Ok(match verdict? {

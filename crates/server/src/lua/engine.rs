@@ -12,6 +12,7 @@ use mlua::{
 use super::compiled::{CompiledScript, FunctionCache};
 use super::convert::{error_table, read_arguments, reply_of, value_of};
 use super::host::{HOST, ScriptHost, aborted, checked, with_host};
+use super::json_config::JsonSettings;
 use super::library::{PRELUDE_NAME, RaisedError, plain, position, register_timed};
 use super::random::Rand48;
 use super::redis::sha1_hex;
@@ -44,6 +45,8 @@ pub(crate) struct ScriptEngine {
     /// Runs a function with the error handler.
     run: Function,
     pub(super) functions: FunctionCache,
+    /// Settings of the global `cjson`.
+    pub(super) json: JsonSettings,
     by_body: HashMap<Box<[u8]>, Rc<CompiledScript>>,
     by_name: HashMap<String, Rc<CompiledScript>>,
     /// Bytes of the compiled scripts.
@@ -68,7 +71,8 @@ impl ScriptEngine {
         let libs = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libs, LuaOptions::new().catch_rust_panics(false))?;
         let random = Rc::new(Cell::new(Rand48::INITIAL));
-        let host = host_table(&lua, &random, bytes_max)?;
+        let json = JsonSettings::default();
+        let host = host_table(&lua, &random, &json, bytes_max)?;
         let prelude = lua
             .load(include_str!("prelude.lua"))
             .set_name(PRELUDE_NAME)
@@ -87,6 +91,7 @@ impl ScriptEngine {
             loadstring,
             run,
             functions: FunctionCache::new(call, load_library),
+            json,
             by_body: HashMap::new(),
             by_name: HashMap::new(),
             compiled_bytes: 0,
@@ -199,6 +204,7 @@ impl ScriptEngine {
         host: &mut (dyn ScriptHost + '_),
         out: &mut ReplyBuffer,
     ) -> ScriptOutcome {
+        self.json.reset();
         let called = match script.is_function {
             true => self.argument_tables(keys, argv).and_then(|[keys, argv]| {
                 self.limit_memory();
@@ -284,7 +290,12 @@ fn append_error(out: &mut ReplyBuffer, problem: &Value, label: &str) -> mlua::Re
 }
 
 /// Creates the functions that the prelude needs.
-fn host_table(lua: &Lua, random: &Rc<Cell<Rand48>>, reply_bytes_max: usize) -> mlua::Result<Table> {
+fn host_table(
+    lua: &Lua,
+    random: &Rc<Cell<Rand48>>,
+    json: &JsonSettings,
+    reply_bytes_max: usize,
+) -> mlua::Result<Table> {
     let host = lua.create_table()?;
     let is_aborted =
         lua.create_function(|_, ()| Ok(with_host(|host| host.is_aborted()).unwrap_or(false)))?;
@@ -299,7 +310,7 @@ fn host_table(lua: &Lua, random: &Rc<Cell<Rand48>>, reply_bytes_max: usize) -> m
     host.raw_set("string", strings::library(lua)?)?;
     host.raw_set("math", random::library(lua, random)?)?;
     host.raw_set("bit", bits::library(lua)?)?;
-    host.raw_set("cjson", json::library(lua)?)?;
+    host.raw_set("cjson", json::library(lua, json)?)?;
     host.raw_set("cmsgpack", msgpack::library(lua)?)?;
     host.raw_set("struct", structs::library(lua)?)?;
     let redis = redis::library(lua)?;

@@ -112,6 +112,7 @@ impl ScriptEngine {
         source: &[u8],
         host: Option<&mut (dyn ScriptHost + '_)>,
     ) -> Result<LoadedLibrary, LoadError> {
+        self.json.reset();
         self.limit_memory();
         let load = || {
             let source = self.lua.create_string(source)?;

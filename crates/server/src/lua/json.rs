@@ -4,43 +4,39 @@ use mlua::{Lua, Table, Value};
 
 use super::convert::general;
 use super::host::{aborted, checked};
-use super::library::{Arguments, LibraryError, LibraryResult, nothing, one, register};
+use super::json_config::{InvalidNumbers, JsonConfig, JsonSettings};
+use super::library::{Arguments, LibraryError, LibraryResult, one, register};
 
-/// Most nested arrays and objects.
-const DEPTH_MAX: usize = 1000;
-/// An array with more elements than this may be sparse only up to [`SPARSE_RATIO`].
-const SPARSE_SAFE: usize = 10;
-/// Largest ratio of an array's last index to the number of its elements.
-const SPARSE_RATIO: usize = 2;
+/// Most nested arrays and objects. Settings above it have no effect. They fit on the stack of the server's threads
+/// (`net::listener`). Each takes up to three slots of mlua's stack of 8,000 slots.
+const NESTING_MAX: usize = 2000;
 /// Values after which the time is checked.
 const VALUES_PER_CHECK: usize = 1000;
-/// Significant digits of a number.
-const DIGITS: usize = 14;
 
-/// The library's functions and constants.
-pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+/// The library's functions and constants. Its functions obey `settings`.
+pub(super) fn library(lua: &Lua, settings: &JsonSettings) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("null", Value::NULL)?;
     table.raw_set("_NAME", "cjson")?;
     table.raw_set("_VERSION", "2.1.0")?;
-    register(lua, &table, "encode", encode)?;
-    register(lua, &table, "decode", decode)?;
-    register(lua, &table, "new", |lua, _| {
-        one(Value::Table(library(lua)?))
+    let own = settings.clone();
+    register(lua, &table, "encode", move |lua, args| {
+        encode(lua, args, own.get())
     })?;
-    // The limits are fixed, because all scripts share the library (LUA-1).
-    for name in [
-        "decode_invalid_numbers",
-        "decode_max_depth",
-        "encode_invalid_numbers",
-        "encode_keep_buffer",
-        "encode_max_depth",
-        "encode_number_precision",
-        "encode_sparse_array",
-    ] {
-        register(lua, &table, name, |_, _| nothing())?;
-    }
+    let own = settings.clone();
+    register(lua, &table, "decode", move |lua, args| {
+        decode(lua, args, own.get())
+    })?;
+    register(lua, &table, "new", |lua, _| {
+        one(Value::Table(library(lua, &JsonSettings::default())?))
+    })?;
+    settings.register(lua, &table)?;
     Ok(table)
+}
+
+/// Returns whether `depth` is deeper than the setting `max`, or than the stack allows.
+fn is_too_deep(depth: usize, max: i32) -> bool {
+    depth > NESTING_MAX || depth as i64 > i64::from(max)
 }
 
 fn failure<T>(text: impl Into<String>) -> Result<T, LibraryError> {
@@ -62,49 +58,155 @@ impl Pace {
 }
 
 /// `cjson.encode(value)`
-fn encode(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
+fn encode(lua: &Lua, args: &Arguments<'_>, config: JsonConfig) -> LibraryResult {
     if args.len() != 1 {
         return Err(args.bad(1, "expected 1 argument"));
     }
-    let mut out = Vec::new();
-    append(&mut out, args.value(1), 0, &mut Pace::default())?;
-    one(Value::String(lua.create_string(&out)?))
+    let mut encoder = JsonEncoder {
+        config,
+        out: Vec::new(),
+        pace: Pace::default(),
+    };
+    encoder.value(args.value(1), 0)?;
+    one(Value::String(lua.create_string(&encoder.out)?))
 }
 
-fn append(
-    out: &mut Vec<u8>,
-    value: &Value,
-    depth: usize,
-    pace: &mut Pace,
-) -> Result<(), LibraryError> {
-    pace.step()?;
-    match value {
-        Value::Nil => out.extend_from_slice(b"null"),
-        Value::LightUserData(pointer) if pointer.0.is_null() => out.extend_from_slice(b"null"),
-        Value::Boolean(true) => out.extend_from_slice(b"true"),
-        Value::Boolean(false) => out.extend_from_slice(b"false"),
-        Value::Integer(number) => out.extend_from_slice(number_text(*number as f64)?.as_bytes()),
-        Value::Number(number) => out.extend_from_slice(number_text(*number)?.as_bytes()),
-        Value::String(text) => append_string(out, &text.as_bytes()),
-        Value::Table(_) if depth >= DEPTH_MAX => {
-            return failure(format!(
-                "Cannot serialise, excessive nesting ({})",
-                depth + 1
-            ));
+/// The text of a value.
+struct JsonEncoder {
+    config: JsonConfig,
+    out: Vec<u8>,
+    pace: Pace,
+}
+
+impl JsonEncoder {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), LibraryError> {
+        self.pace.step()?;
+        match value {
+            Value::Nil => self.out.extend_from_slice(b"null"),
+            Value::LightUserData(pointer) if pointer.0.is_null() => {
+                self.out.extend_from_slice(b"null");
+            }
+            Value::Boolean(true) => self.out.extend_from_slice(b"true"),
+            Value::Boolean(false) => self.out.extend_from_slice(b"false"),
+            Value::Integer(number) => self.number(*number as f64)?,
+            Value::Number(number) => self.number(*number)?,
+            Value::String(text) => append_string(&mut self.out, &text.as_bytes()),
+            Value::Table(_) if is_too_deep(depth + 1, self.config.encode_depth_max) => {
+                return failure(format!(
+                    "Cannot serialise, excessive nesting ({})",
+                    depth + 1
+                ));
+            }
+            Value::Table(table) => match self.array_len(table)? {
+                Some(len) => self.array(table, len, depth + 1)?,
+                None => self.object(table, depth + 1)?,
+            },
+            other => {
+                let name = other.type_name();
+                return failure(format!("Cannot serialise {name}: type not supported"));
+            }
         }
-        Value::Table(table) => append_table(out, table, depth + 1, pace)?,
-        other => {
-            let name = other.type_name();
-            return failure(format!("Cannot serialise {name}: type not supported"));
+        Ok(())
+    }
+
+    fn number(&mut self, number: f64) -> Result<(), LibraryError> {
+        if number.is_finite() {
+            let digits = usize::try_from(self.config.digits).unwrap_or(1);
+            self.out
+                .extend_from_slice(general(number, digits).as_bytes());
+            return Ok(());
+        }
+        self.out
+            .extend_from_slice(match self.config.invalid_numbers {
+                InvalidNumbers::Refused => {
+                    return failure("Cannot serialise number: must not be NaN or Inf");
+                }
+                InvalidNumbers::Null => b"null",
+                InvalidNumbers::Written if number.is_nan() => b"nan",
+                InvalidNumbers::Written if number > 0.0 => b"inf",
+                InvalidNumbers::Written => b"-inf",
+            });
+        Ok(())
+    }
+
+    /// The last index of an array; `None` if the table is an object.
+    fn array_len(&self, table: &Table) -> Result<Option<usize>, LibraryError> {
+        let (mut last, mut count, mut is_array) = (0, 0_usize, true);
+        table.for_each(|key: Value, _: Value| {
+            let index = match key {
+                Value::Integer(index) if index > 0 => usize::try_from(index).ok(),
+                Value::Number(index) if index > 0.0 && index.fract() == 0.0 => Some(index as usize),
+                _ => None,
+            };
+            match index {
+                Some(index) => (last, count) = (last.max(index), count + 1),
+                None => is_array = false,
+            }
+            Ok(())
+        })?;
+        if !is_array || count == 0 {
+            return Ok(None);
+        }
+        let setting = |value: i32| usize::try_from(value).unwrap_or(0);
+        let ratio = setting(self.config.sparse_ratio);
+        let is_sparse = last > setting(self.config.sparse_safe)
+            && ratio > 0
+            && last > count.saturating_mul(ratio);
+        match is_sparse {
+            true if self.config.converts_sparse => Ok(None),
+            true => failure("Cannot serialise table: excessively sparse array"),
+            false => Ok(Some(last)),
         }
     }
-    Ok(())
-}
 
-fn number_text(number: f64) -> Result<String, LibraryError> {
-    match number.is_finite() {
-        true => Ok(general(number, DIGITS)),
-        false => failure("Cannot serialise number: must not be NaN or Inf"),
+    fn array(&mut self, table: &Table, len: usize, depth: usize) -> Result<(), LibraryError> {
+        self.out.push(b'[');
+        for at in 1..=len {
+            if at > 1 {
+                self.out.push(b',');
+            }
+            self.value(&table.raw_get(at)?, depth)?;
+        }
+        self.out.push(b']');
+        Ok(())
+    }
+
+    fn object(&mut self, table: &Table, depth: usize) -> Result<(), LibraryError> {
+        self.out.push(b'{');
+        let mut is_first = true;
+        for pair in table.pairs::<Value, Value>() {
+            let (key, value) = pair?;
+            if !std::mem::take(&mut is_first) {
+                self.out.push(b',');
+            }
+            self.key(&key)?;
+            drop(key);
+            self.value(&value, depth)?;
+        }
+        self.out.push(b'}');
+        Ok(())
+    }
+
+    /// Appends a key of an object and the colon.
+    fn key(&mut self, key: &Value) -> Result<(), LibraryError> {
+        let number = match key {
+            Value::String(text) => {
+                append_string(&mut self.out, &text.as_bytes());
+                self.out.push(b':');
+                return Ok(());
+            }
+            Value::Integer(number) => *number as f64,
+            Value::Number(number) => *number,
+            other => {
+                let name = other.type_name();
+                let text = "table key must be a number or string";
+                return failure(format!("Cannot serialise {name}: {text}"));
+            }
+        };
+        self.out.push(b'"');
+        self.number(number)?;
+        self.out.extend_from_slice(b"\":");
+        Ok(())
     }
 }
 
@@ -125,78 +227,6 @@ fn append_string(out: &mut Vec<u8>, text: &[u8]) {
         }
     }
     out.push(b'"');
-}
-
-/// The last index of an array; `None` if the table is an object.
-fn array_len(table: &Table) -> Result<Option<usize>, LibraryError> {
-    let (mut last, mut count, mut is_array) = (0, 0, true);
-    table.for_each(|key: Value, _: Value| {
-        let index = match key {
-            Value::Integer(index) if index > 0 => usize::try_from(index).ok(),
-            Value::Number(index) if index > 0.0 && index.fract() == 0.0 => Some(index as usize),
-            _ => None,
-        };
-        match index {
-            Some(index) => (last, count) = (last.max(index), count + 1),
-            None => is_array = false,
-        }
-        Ok(())
-    })?;
-    if !is_array || count == 0 {
-        return Ok(None);
-    }
-    if last > SPARSE_SAFE && last > count * SPARSE_RATIO {
-        return failure("Cannot serialise table: excessively sparse array");
-    }
-    Ok(Some(last))
-}
-
-fn append_table(
-    out: &mut Vec<u8>,
-    table: &Table,
-    depth: usize,
-    pace: &mut Pace,
-) -> Result<(), LibraryError> {
-    if let Some(len) = array_len(table)? {
-        out.push(b'[');
-        for at in 1..=len {
-            if at > 1 {
-                out.push(b',');
-            }
-            append(out, &table.raw_get(at)?, depth, pace)?;
-        }
-        out.push(b']');
-        return Ok(());
-    }
-    out.push(b'{');
-    let mut is_first = true;
-    for pair in table.pairs::<Value, Value>() {
-        let (key, value) = pair?;
-        if !std::mem::take(&mut is_first) {
-            out.push(b',');
-        }
-        match key {
-            Value::String(text) => append_string(out, &text.as_bytes()),
-            Value::Integer(number) => append_number_key(out, number as f64)?,
-            Value::Number(number) => append_number_key(out, number)?,
-            other => {
-                let name = other.type_name();
-                let text = "table key must be a number or string";
-                return failure(format!("Cannot serialise {name}: {text}"));
-            }
-        }
-        out.push(b':');
-        append(out, &value, depth, pace)?;
-    }
-    out.push(b'}');
-    Ok(())
-}
-
-fn append_number_key(out: &mut Vec<u8>, number: f64) -> Result<(), LibraryError> {
-    out.push(b'"');
-    out.extend_from_slice(number_text(number)?.as_bytes());
-    out.push(b'"');
-    Ok(())
 }
 
 /// A part of a JSON text.
@@ -238,6 +268,7 @@ impl Token {
 /// A parser of a JSON text.
 struct JsonParser<'a> {
     lua: &'a Lua,
+    config: JsonConfig,
     text: &'a [u8],
     at: usize,
     /// Start of the last token.
@@ -246,7 +277,7 @@ struct JsonParser<'a> {
 }
 
 /// `cjson.decode(text)`
-fn decode(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
+fn decode(lua: &Lua, args: &Arguments<'_>, config: JsonConfig) -> LibraryResult {
     if args.len() != 1 {
         return Err(args.bad(1, "expected 1 argument"));
     }
@@ -257,6 +288,7 @@ fn decode(lua: &Lua, args: &Arguments<'_>) -> LibraryResult {
     }
     let mut parser = JsonParser {
         lua,
+        config,
         text: &text,
         at: 0,
         start: 0,
@@ -293,7 +325,7 @@ impl JsonParser<'_> {
     }
 
     fn check_depth(&self, depth: usize) -> Result<(), LibraryError> {
-        match depth > DEPTH_MAX {
+        match is_too_deep(depth, self.config.decode_depth_max) {
             true => failure(format!(
                 "Found too many nested data structures ({depth}) at character {}",
                 self.at
@@ -364,11 +396,14 @@ impl JsonParser<'_> {
             b':' => Token::Colon,
             b',' => Token::Comma,
             b'"' => self.string(),
+            b'-' | b'0'..=b'9' if !self.config.decodes_invalid && self.is_invalid_number() => {
+                Token::Invalid("invalid number")
+            }
             b'-' | b'0'..=b'9' => self.number(),
             b't' if self.word(b"rue") => Token::Boolean(true),
             b'f' if self.word(b"alse") => Token::Boolean(false),
             b'n' if self.word(b"ull") => Token::Null,
-            b'n' | b'N' | b'i' | b'I' => self.number(),
+            b'n' | b'N' | b'i' | b'I' | b'+' if self.config.decodes_invalid => self.number(),
             _ => Token::Invalid("invalid token"),
         }
     }
@@ -379,15 +414,27 @@ impl JsonParser<'_> {
         is_word
     }
 
+    /// Whether the number at the last token's start is one that only `strtod` accepts, and JSON does not.
+    fn is_invalid_number(&self) -> bool {
+        let rest = &self.text[self.start..];
+        match rest.strip_prefix(b"-").unwrap_or(rest) {
+            [b'0', next, ..] => matches!(next, b'x' | b'X' | b'0'..=b'9'),
+            [a, b, c, ..] => {
+                let word = [a, b, c].map(u8::to_ascii_lowercase);
+                matches!(&word, b"inf" | b"nan")
+            }
+            _ => false,
+        }
+    }
+
     /// A number as C's `strtod` reads it; `nan` and `inf` are numbers.
     fn number(&mut self) -> Token {
         let rest = &self.text[self.start..];
-        let unsigned = rest.strip_prefix(b"-").unwrap_or(rest);
-        let sign = if rest.len() == unsigned.len() {
-            1.0
-        } else {
-            -1.0
+        let unsigned = match rest {
+            [b'-' | b'+', unsigned @ ..] => unsigned,
+            _ => rest,
         };
+        let sign = if rest[0] == b'-' { -1.0 } else { 1.0 };
         let sign_len = rest.len() - unsigned.len();
         let is_word = |word: &[u8]| {
             unsigned

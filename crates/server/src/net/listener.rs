@@ -278,6 +278,7 @@ impl Server {
                 run_id: run_id(),
                 poisoned: OnceLock::new(),
                 accepted: AtomicU64::new(0),
+                expired_at_reset: AtomicU64::new(0),
                 rejected: AtomicU64::new(0),
                 counters: ServerCounters::new(pool.workers.len()),
                 memory: MemoryWatch::start(),
@@ -365,6 +366,10 @@ fn unusable(functions: &FunctionRegistry, problem: &str) -> io::Error {
     ))
 }
 
+/// Bytes of a thread's stack, enough for the nested values that a script encodes and decodes (`lua::json`). Only the
+/// pages in use take memory.
+const STACK_BYTES: usize = 16 << 20;
+
 /// Starts a thread with a name.
 fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
@@ -372,7 +377,7 @@ fn spawn<'scope, T: Send + 'scope>(
     body: impl FnOnce() -> T + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, T>> {
     let builder = std::thread::Builder::new().name(name.to_owned());
-    builder.spawn_scoped(scope, body)
+    builder.stack_size(STACK_BYTES).spawn_scoped(scope, body)
 }
 
 /// Stops the whole server when dropped: if one thread ends, panics or cannot be started, its clients must not wait

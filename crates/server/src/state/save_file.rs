@@ -154,6 +154,12 @@ pub(crate) fn save(
                 .last_save_secs
                 .fetch_max(unix_secs(), Ordering::Relaxed);
             shared.saves.saves.fetch_add(1, Ordering::Relaxed);
+            // No other backup begins before this one has ended.
+            let changes = shared.saves.changes_at_begin.load(Ordering::Relaxed);
+            shared
+                .saves
+                .changes_at_save
+                .store(changes, Ordering::Relaxed);
             shared.saves.damaged.store(saved.damaged, Ordering::Relaxed);
         }
         Err(_) => {

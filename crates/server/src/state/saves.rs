@@ -94,6 +94,9 @@ pub(crate) struct Saves {
     /// Copies sent, or being sent, to clients since the start; and those being sent now.
     pub(crate) copies: AtomicU64,
     pub(crate) copies_now: Arc<AtomicUsize>,
+    /// Changes of keys when the last backup began, and when the last one that was written had begun.
+    pub(crate) changes_at_begin: AtomicU64,
+    pub(crate) changes_at_save: AtomicU64,
     /// Damaged records that the last backup has left out.
     pub(crate) damaged: AtomicU64,
 }

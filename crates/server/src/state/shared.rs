@@ -48,6 +48,8 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) accepted: AtomicU64,
     /// Connections refused because of maxclients since the start or the last CONFIG RESETSTAT.
     pub(crate) rejected: AtomicU64,
+    /// Expired values that the store had removed or replaced at the last CONFIG RESETSTAT.
+    pub(crate) expired_at_reset: AtomicU64,
     pub(crate) counters: ServerCounters,
     pub(crate) memory: MemoryWatch,
     pub(crate) slow_log: SlowLog,

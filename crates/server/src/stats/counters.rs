@@ -124,20 +124,29 @@ pub(crate) struct ThreadCounters {
     pub(crate) latency: LatencyHistogram,
     /// Calls and times of each command.
     pub(crate) commands: CommandCounters,
-    counts: [AtomicU64; TALLIES],
+    counts: PublishedCounts,
+}
+
+/// The counters that a thread has published.
+struct PublishedCounts([AtomicU64; TALLIES]);
+
+impl Default for PublishedCounts {
+    fn default() -> PublishedCounts {
+        PublishedCounts([const { AtomicU64::new(0) }; TALLIES])
+    }
 }
 
 impl ThreadCounters {
     /// Publishes the thread's counters.
     pub(crate) fn publish(&self, tally: &CounterTotals) {
-        for (figure, value) in self.counts.iter().zip(tally.0) {
+        for (figure, value) in self.counts.0.iter().zip(tally.0) {
             figure.store(value, Ordering::Relaxed);
         }
     }
 
     fn totals(&self) -> CounterTotals {
         let mut tally = CounterTotals::default();
-        for (value, figure) in tally.0.iter_mut().zip(&self.counts) {
+        for (value, figure) in tally.0.iter_mut().zip(&self.counts.0) {
             *value = figure.load(Ordering::Relaxed);
         }
         tally
@@ -165,6 +174,8 @@ pub(crate) enum Counter {
     Evictions,
     /// Requests that the thread of long requests executed.
     Long,
+    /// Changes of keys by Redis clients.
+    Changes,
     // The counters below are of memcached clients only.
     Sets,
     Stored,
@@ -190,8 +201,14 @@ pub(crate) enum Counter {
 }
 
 /// Counters of one thread, or their sums over all threads.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct CounterTotals([u64; TALLIES]);
+
+impl Default for CounterTotals {
+    fn default() -> CounterTotals {
+        CounterTotals([0; TALLIES])
+    }
+}
 
 impl CounterTotals {
     #[inline]
@@ -201,6 +218,24 @@ impl CounterTotals {
 
     pub(crate) fn get(&self, what: Counter) -> u64 {
         self.0[what as usize]
+    }
+
+    /// Sets a counter back to an earlier value, because what it has counted had no effect.
+    pub(crate) fn restore(&mut self, what: Counter, value: u64) {
+        self.0[what as usize] = value;
+    }
+
+    /// Changes of keys by all clients.
+    pub(crate) fn changes(&self) -> u64 {
+        const CHANGES: [Counter; 6] = [
+            Counter::Changes,
+            Counter::Stored,
+            Counter::DeleteHits,
+            Counter::IncrHits,
+            Counter::DecrHits,
+            Counter::TouchHits,
+        ];
+        CHANGES.iter().map(|&counter| self.get(counter)).sum()
     }
 
     fn add(&mut self, other: &CounterTotals) {

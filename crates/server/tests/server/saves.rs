@@ -47,6 +47,53 @@ fn await_bgsave(client: &mut Client) {
 }
 
 #[test]
+fn info_counts_the_changes_since_the_last_save() {
+    let server = Running::new();
+    let mut client = server.connect();
+    let unsaved = |client: &mut Client| -> i64 {
+        let count = field(client, "persistence", "rdb_changes_since_last_save");
+        count.parse().unwrap()
+    };
+    let mut expected = 0;
+    // Replies and changes as of redis-server 7.0.15.
+    for (request, reply, changes) in [
+        ("SET a 1", "+OK\r\n", 1),
+        ("SET a 1 EX 100", "+OK\r\n", 1),
+        ("SET a 2 NX", "$-1\r\n", 0),
+        ("MSET a 1 b 2", "+OK\r\n", 2),
+        ("DEL a b nosuch", ":2\r\n", 2),
+        ("DEL a", ":0\r\n", 0),
+        ("INCR n", ":1\r\n", 1),
+        ("RENAME n m", "+OK\r\n", 1),
+        ("EXPIRE m 100", ":1\r\n", 1),
+        ("PERSIST m", ":1\r\n", 1),
+        ("SETBIT s 0 0", ":0\r\n", 1),
+        ("SETBIT s 0 0", ":0\r\n", 0),
+        (
+            "MULTI;SET a 1;SET b 1;EXEC",
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n+OK\r\n",
+            2,
+        ),
+        (
+            "EVAL redis.call('set','x',1)return(redis.call('del','x')) 0",
+            ":1\r\n",
+            2,
+        ),
+        ("FLUSHALL", "+OK\r\n", 4),
+    ] {
+        client.ask(request, reply);
+        expected += changes;
+        assert_eq!(unsaved(&mut client), expected, "{request}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().display();
+    client.ask(&format!("CONFIG SET dir {dir};SAVE"), "+OK\r\n+OK\r\n");
+    assert_eq!(unsaved(&mut client), 0);
+    client.ask("SET a 1", "+OK\r\n");
+    assert_eq!(unsaved(&mut client), 1);
+}
+
+#[test]
 fn save_and_bgsave_write_every_key() {
     let folder = tempfile::tempdir().unwrap();
     let (server, mut client) = server_in(folder.path());

@@ -24,6 +24,87 @@ fn agree(client: &mut Client, script: &str, reply: &str) {
 }
 
 #[test]
+fn settings_of_cjson_apply_until_the_script_ends() {
+    let server = Running::new();
+    let mut client = server.connect();
+    for (script, reply) in [
+        (
+            "cjson.encode_max_depth(2) return cjson.encode({{{1}}})",
+            "-ERR user_script:1: Cannot serialise, excessive nesting (3)",
+        ),
+        (
+            "cjson.decode_max_depth(2) return cjson.decode('[[[1]]]')",
+            "-ERR user_script:1: Found too many nested data structures (3) at character 3",
+        ),
+        (
+            "cjson.decode_invalid_numbers(false) return cjson.decode('[01]')",
+            "-ERR user_script:1: Expected value but found invalid number at character 2",
+        ),
+        (
+            "cjson.decode_invalid_numbers(false) return cjson.decode('[nan]')",
+            "-ERR user_script:1: Expected value but found invalid token at character 2",
+        ),
+        (
+            "return cjson.encode_number_precision(15)",
+            "-ERR user_script:1: bad argument #1 to 'encode_number_precision' (expected integer between 1 and 14)",
+        ),
+        (
+            "return cjson.encode_sparse_array(1, 2, 3, 4)",
+            "-ERR user_script:1: bad argument #4 to 'encode_sparse_array' (found too many arguments)",
+        ),
+        (
+            "return cjson.encode_invalid_numbers('zap')",
+            "-ERR user_script:1: bad argument #1 to 'encode_invalid_numbers' (invalid option 'zap')",
+        ),
+        (
+            "return cjson.encode({[1000] = 1})",
+            "-ERR user_script:1: Cannot serialise table: excessively sparse array",
+        ),
+        (
+            "cjson.encode_max_depth(2^31 - 1) local t = {} for i = 1, 9000 do t = {t} end return cjson.encode(t)",
+            "-ERR user_script:1: Cannot serialise, excessive nesting (2001)",
+        ),
+    ] {
+        eval(&mut client, script);
+        let line = client.line();
+        assert!(line.starts_with(reply), "{script}: {line}");
+    }
+    for (script, reply) in [
+        ("return {cjson.encode_sparse_array()}", "*3/$-1/:2/:10/"),
+        (
+            "cjson.encode_sparse_array(true) return cjson.encode({[1000] = 1})",
+            "$10/{\"1000\":1}/",
+        ),
+        (
+            "cjson.encode_number_precision(3) return cjson.encode({3.14159, 12345})",
+            "$15/[3.14,1.23e+04]/",
+        ),
+        (
+            "cjson.encode_invalid_numbers(true) return cjson.encode({0/0, 1/0, -1/0})",
+            "$14/[nan,inf,-inf]/",
+        ),
+        (
+            "return {cjson.encode_invalid_numbers('null'), cjson.encode({1/0})}",
+            "*2/$4/null/$6/[null]/",
+        ),
+        (
+            "local c = cjson.new() c.encode_max_depth(1) \
+             return {c.encode_max_depth(), cjson.encode_max_depth(), cjson.decode_max_depth()}",
+            "*3/:1/:1000/:1000/",
+        ),
+        (
+            "cjson.encode_max_depth(4000) cjson.decode_max_depth(4000) \
+             local t = string.rep('{\"a\":', 1999) .. '{}' .. string.rep('}', 1999) \
+             return #cjson.encode(cjson.decode(t)) - #t",
+            ":0/",
+        ),
+        ("return cjson.encode_number_precision()", ":14/"),
+    ] {
+        agree(&mut client, script, reply);
+    }
+}
+
+#[test]
 fn results_are_converted_as_in_redis() {
     let server = Running::new();
     let mut client = server.connect();

@@ -436,7 +436,12 @@ impl RequestParser {
         if self.at == input.len() {
             return Ok(None);
         }
-        let Some((len, next)) = length(input, self.at, ProtocolError::BulkLine)? else {
+        // Another byte than `$` may be a NUL, which hides the line's end, and only `length_exact` sees it.
+        let parsed = match input[self.at] {
+            b'$' => length(input, self.at, ProtocolError::BulkLine)?,
+            _ => length_exact(input, self.at, ProtocolError::BulkLine)?,
+        };
+        let Some((len, next)) = parsed else {
             return Ok(None);
         };
         if input[self.at] != b'$' {

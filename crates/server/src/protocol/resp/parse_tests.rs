@@ -106,6 +106,22 @@ fn a_line_above_64_kib_is_refused() {
 }
 
 #[test]
+fn a_nul_before_a_lines_end_hides_it() {
+    for start in [
+        "PING\0\r\n",
+        "*\x001\r\n",
+        "*1\r\n\x002\r\n",
+        "*1\r\nx\x00\r\n",
+        "*1\r\n$\x002\r\n",
+    ] {
+        let mut input = start.as_bytes().to_vec();
+        assert_eq!(run(&[&input]), (vec![], None), "{start:?}");
+        input.resize(input.len() + LINE_BYTES_MAX, b'1');
+        assert!(run(&[&input]).1.is_some(), "{start:?}");
+    }
+}
+
+#[test]
 fn announced_lengths_allocate_no_memory() {
     let mut parser = RequestParser::default();
     let input = b"*1048576\r\n$536870912\r\nx";
