@@ -62,7 +62,7 @@ use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
 use super::piece_chain::{ChainWriter, piece_bytes};
 use crate::cleaner::requests::CleanOutcome;
-use crate::engine::{Engine, NoRoom};
+use crate::engine::Engine;
 use crate::format::checkpoint::{CheckpointHead, CoveredSegment, UNCOUNTED};
 use crate::format::record::RECORD_MIN;
 use crate::format::segment::SegmentState;
@@ -70,7 +70,7 @@ use crate::format::segment_map::MapWriter;
 
 /// Bytes of entries that one slice copies, for each record that a slice of the cleaner moves.
 const SLICE_BYTES: usize = 256;
-/// Segments that are freed at a time for the next pieces of a checkpoint.
+/// Segments that are freed at a time to make room for a checkpoint.
 const FREED_AT_ONCE: u32 = 4;
 
 /// Result of [`Engine::advance_checkpoint`].
@@ -307,6 +307,16 @@ impl<M: Medium> Engine<M> {
         if self.space().occupied() + bytes > self.space().capacity() / 8 * 7 {
             return Ok(CheckpointStep::Idle);
         }
+        let want = needed + self.pace_line() + 1;
+        let free = self.segments.free_count();
+        if free < want {
+            let cleaned = self.clean_until(want.min(free + FREED_AT_ONCE))?;
+            if cleaned != CleanOutcome::Gained {
+                work.since = self.segments.stamp(); // Another attempt costs as much cleaning.
+                return Ok(CheckpointStep::Idle);
+            }
+            return Ok(CheckpointStep::Going);
+        }
         self.begin_copy(work);
         Ok(CheckpointStep::Going)
     }
@@ -429,17 +439,16 @@ impl<M: Medium> Engine<M> {
         let Some(copy) = &mut work.copying else {
             return Ok(CheckpointStep::Idle);
         };
-        let slice = SLICE_BYTES * self.config.slice_records.max(1) as usize;
         let geometry = self.geometry();
         let is_covered = |at: Off| {
             let segment = geometry.segment_of(at) as usize;
             copy.covers.get(segment).is_some_and(|covered| *covered)
         };
-        // More is copied when the full pieces have found segments.
-        let most = piece_bytes(self).min(copy.chain.buffer().len() + slice);
         let slot = self.epochs.slot();
         self.epochs.pin(&slot);
-        while copy.group < copy.groups && copy.chain.buffer().len() < most {
+        let slice = SLICE_BYTES * self.config.slice_records.max(1) as usize;
+        let enough = copy.chain.buffer().len() + slice;
+        while copy.group < copy.groups && copy.chain.buffer().len() < enough {
             self.index
                 .export_group(copy.group, is_covered, copy.chain.buffer());
             copy.group += 1;
@@ -447,7 +456,7 @@ impl<M: Medium> Engine<M> {
         slot.unpin();
         while copy.group == copy.groups
             && copy.segment < copy.covers.len()
-            && copy.chain.buffer().len() < most
+            && copy.chain.buffer().len() < enough
         {
             if copy.is_counted && copy.covers[copy.segment] {
                 self.export_live(copy.segment as u32, copy.chain.buffer());
@@ -455,11 +464,13 @@ impl<M: Medium> Engine<M> {
             copy.segment += 1;
         }
         let is_last = copy.group == copy.groups && copy.segment == copy.covers.len();
-        let keep = self.free_segments_low();
-        let chain = &mut copy.chain;
+        let keep = self.pace_line();
         let written = match is_last {
-            false => chain.write_full(self, &mut work.ctx, keep).map(|()| None),
-            true => chain.finish(self, &mut work.ctx, keep).map(Some),
+            false => copy
+                .chain
+                .write_full(self, &mut work.ctx, keep)
+                .map(|()| None),
+            true => copy.chain.finish(self, &mut work.ctx, keep).map(Some),
         };
         match written {
             Ok(None) => Ok(CheckpointStep::Going),
@@ -467,20 +478,14 @@ impl<M: Medium> Engine<M> {
                 self.name(work, first, generation)?;
                 Ok(CheckpointStep::Idle)
             }
-            Err(NoRoom) => self.make_room_for_piece(work),
+            Err(_) => {
+                // Writers have taken the segments.
+                let segments = self.end_copy(work).unwrap_or_default();
+                work.since = self.segments.stamp();
+                self.recycle_chain(work, &segments)?;
+                Ok(CheckpointStep::Idle)
+            }
         }
-    }
-
-    /// Cleans for the next piece. Ends the copy if that gains nothing.
-    fn make_room_for_piece(&self, work: &mut CheckpointWork) -> Result<CheckpointStep, Poisoned> {
-        let free = self.segments.free_count();
-        if self.clean_until(free + FREED_AT_ONCE)? == CleanOutcome::Gained {
-            return Ok(CheckpointStep::Going);
-        }
-        let segments = self.end_copy(work).unwrap_or_default();
-        work.since = self.segments.stamp();
-        self.recycle_chain(work, &segments)?;
-        Ok(CheckpointStep::Idle)
     }
 
     /// Makes the superblock name the finished copy, and frees the checkpoint before it.
