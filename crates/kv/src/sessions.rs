@@ -90,6 +90,11 @@ impl SessionRegistry {
         sum.max(0) as u64
     }
 
+    /// Returns the number of keys in all databases.
+    pub(crate) fn keys_of_all(&self) -> u64 {
+        (0..DATABASES).map(|db| self.keys(db)).sum()
+    }
+
     /// Returns the bytes of values of all sessions that are staged, unpublished or not yet counted.
     pub(crate) fn outstanding(&self) -> u64 {
         let entries = self.lock();

@@ -97,6 +97,11 @@ impl<M: Medium> Engine<M> {
             .leaves_tombstones_room(len as u64 + self.sessions.outstanding())
     }
 
+    /// Whether a run of the cleaner can free whole segments at once: extents of replaced groups, or checkpoints.
+    pub(crate) fn has_segments_to_free(&self) -> bool {
+        self.segments.has_dead_extents() || self.cleaning.checkpoints.segments() > 0
+    }
+
     /// Whether `len` more bytes of values do not fit besides the tombstones, and there are tombstones to remove.
     pub(crate) fn lacks_room_for_tombstones(&self, len: usize) -> bool {
         let occupied = self.space().occupied() + self.sessions.outstanding();

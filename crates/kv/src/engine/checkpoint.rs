@@ -62,7 +62,7 @@ use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
 use super::piece_chain::{ChainWriter, piece_bytes};
 use crate::cleaner::requests::CleanOutcome;
-use crate::engine::Engine;
+use crate::engine::{Engine, NoRoom};
 use crate::format::checkpoint::{CheckpointHead, CoveredSegment, UNCOUNTED};
 use crate::format::record::RECORD_MIN;
 use crate::format::segment::SegmentState;
@@ -195,10 +195,10 @@ impl<M: Medium> Engine<M> {
             self.give_up(work)?;
             return Ok(CheckpointStep::Idle);
         }
-        let step = match work.copying.is_some() {
-            true => self.copy_index(work)?,
-            false => self.begin_if_due(work)?,
+        let Some(copy) = work.copying.take() else {
+            return self.begin_if_due(work);
         };
+        let step = self.copy_slice_of(work, copy)?;
         self.recount_checkpoints(work);
         Ok(step)
     }
@@ -239,17 +239,13 @@ impl<M: Medium> Engine<M> {
         if work.named.is_none() && work.copying.is_none() {
             return Ok(());
         }
-        let mut segments = self.end_copy(work).unwrap_or_default();
-        if work.named.is_some() {
+        let copying = work.copying.take();
+        let mut segments = copying.map_or(Vec::new(), |copy| self.end_copy(copy));
+        if let Some(named) = work.named.take() {
             situation!("kv.checkpoint_given_up");
             // KV-CKPT-5
             self.set_root(|words| (words.checkpoint, words.checkpoint_generation) = (0, 0))?;
-            segments.extend(
-                work.named
-                    .take()
-                    .map(|named| named.segments)
-                    .unwrap_or_default(),
-            );
+            segments.extend(named.segments);
         }
         work.since = self.segments.stamp();
         self.recycle_chain(work, &segments)?;
@@ -258,13 +254,10 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Ends a copy, finished or not. Returns its segments.
-    fn end_copy(&self, work: &mut CheckpointWork) -> Option<Vec<u32>> {
-        let copy = work.copying.take()?;
-        self.cleaning
-            .checkpoints
-            .pauses_splits
-            .store(false, Release);
-        Some(copy.chain.segments().to_vec())
+    fn end_copy(&self, copy: IndexCopy) -> Vec<u32> {
+        let checkpoints = &self.cleaning.checkpoints;
+        checkpoints.pauses_splits.store(false, Release);
+        copy.chain.into_segments()
     }
 
     fn recycle_chain(&self, work: &mut CheckpointWork, segments: &[u32]) -> Result<(), Poisoned> {
@@ -280,9 +273,7 @@ impl<M: Medium> Engine<M> {
 
     /// Number of segments that a checkpoint takes, or a few more.
     fn segments_of_checkpoint(&self) -> u32 {
-        let keys: u64 = (0..farbank_store::DATABASES)
-            .map(|db| self.sessions.keys(db))
-            .sum();
+        let keys = self.sessions.keys_of_all();
         let tombstones = self.space().tombstone_bytes() / RECORD_MIN as u64;
         let live = 8 + self.geometry().segment_bytes() / RECORD_MIN / 8;
         let rows = u64::from(self.segments.count()) * (CoveredSegment::BYTES + live) as u64;
@@ -434,73 +425,74 @@ impl<M: Medium> Engine<M> {
         found
     }
 
-    /// Copies groups until a slice is full, and writes full pieces. Names the checkpoint after the last group.
-    fn copy_index(&self, work: &mut CheckpointWork) -> Result<CheckpointStep, Poisoned> {
-        let Some(copy) = &mut work.copying else {
-            return Ok(CheckpointStep::Idle);
+    /// Copies groups until a slice is full, and writes full pieces. Names the checkpoint after the last segment.
+    fn copy_slice_of(
+        &self,
+        work: &mut CheckpointWork,
+        mut copy: IndexCopy,
+    ) -> Result<CheckpointStep, Poisoned> {
+        self.export_slice(&mut copy);
+        let is_last = copy.group == copy.groups && copy.segment == copy.covers.len();
+        let (chain, keep) = (&mut copy.chain, self.pace_line());
+        let written = match is_last {
+            false => chain.write_full(self, &mut work.ctx, keep).map(|()| None),
+            true => chain.finish(self, &mut work.ctx, keep).map(Some),
         };
+        match written {
+            Ok(None) => {
+                work.copying = Some(copy);
+                return Ok(CheckpointStep::Going);
+            }
+            Ok(Some(place)) => self.name(work, copy, place)?,
+            Err(NoRoom) => {
+                // Writers have taken the segments.
+                work.since = self.segments.stamp();
+                let segments = self.end_copy(copy);
+                self.recycle_chain(work, &segments)?;
+            }
+        }
+        Ok(CheckpointStep::Idle)
+    }
+
+    /// Appends groups of the index, and then live records of segments, until a slice is full.
+    fn export_slice(&self, copy: &mut IndexCopy) {
         let geometry = self.geometry();
         let is_covered = |at: Off| {
             let segment = geometry.segment_of(at) as usize;
             copy.covers.get(segment).is_some_and(|covered| *covered)
         };
+        let out = copy.chain.buffer();
+        let enough = out.len() + SLICE_BYTES * self.config.slice_records.max(1) as usize;
         let slot = self.epochs.slot();
         self.epochs.pin(&slot);
-        let slice = SLICE_BYTES * self.config.slice_records.max(1) as usize;
-        let enough = copy.chain.buffer().len() + slice;
-        while copy.group < copy.groups && copy.chain.buffer().len() < enough {
-            self.index
-                .export_group(copy.group, is_covered, copy.chain.buffer());
+        while copy.group < copy.groups && out.len() < enough {
+            self.index.export_group(copy.group, is_covered, out);
             copy.group += 1;
         }
         slot.unpin();
-        while copy.group == copy.groups
-            && copy.segment < copy.covers.len()
-            && copy.chain.buffer().len() < enough
-        {
+        if copy.group < copy.groups {
+            return;
+        }
+        while copy.segment < copy.covers.len() && out.len() < enough {
             if copy.is_counted && copy.covers[copy.segment] {
-                self.export_live(copy.segment as u32, copy.chain.buffer());
+                self.export_live(copy.segment as u32, out);
             }
             copy.segment += 1;
-        }
-        let is_last = copy.group == copy.groups && copy.segment == copy.covers.len();
-        let keep = self.pace_line();
-        let written = match is_last {
-            false => copy
-                .chain
-                .write_full(self, &mut work.ctx, keep)
-                .map(|()| None),
-            true => copy.chain.finish(self, &mut work.ctx, keep).map(Some),
-        };
-        match written {
-            Ok(None) => Ok(CheckpointStep::Going),
-            Ok(Some((first, generation))) => {
-                self.name(work, first, generation)?;
-                Ok(CheckpointStep::Idle)
-            }
-            Err(_) => {
-                // Writers have taken the segments.
-                let segments = self.end_copy(work).unwrap_or_default();
-                work.since = self.segments.stamp();
-                self.recycle_chain(work, &segments)?;
-                Ok(CheckpointStep::Idle)
-            }
         }
     }
 
     /// Makes the superblock name the finished copy, and frees the checkpoint before it.
-    fn name(&self, work: &mut CheckpointWork, first: u32, generation: u64) -> Result<(), Poisoned> {
+    fn name(
+        &self,
+        work: &mut CheckpointWork,
+        copy: IndexCopy,
+        (first, generation): (u32, u64),
+    ) -> Result<(), Poisoned> {
         if !fault!("kv.checkpoint_before_drain") {
             // Under everysec and never, this makes durable what has replaced entries, too (KV-CKPT-4).
             self.settle(self.medium().drain(&mut work.ctx))?;
         }
-        let copy = work.copying.as_ref();
-        let (floor, stamp) = copy.map_or((0, 0), |copy| (copy.floor, copy.stamp));
-        let before = work
-            .named
-            .take()
-            .map(|named| named.segments)
-            .unwrap_or_default();
+        let before = work.named.take().map_or(Vec::new(), |named| named.segments);
         let is_early = fault!("kv.checkpoint_recycled_early");
         if is_early {
             self.recycle_chain(work, &before)?;
@@ -510,9 +502,10 @@ impl<M: Medium> Engine<M> {
         })?;
         situation!("kv.checkpoint_written");
         situation!("kv.checkpoint_replaced", !before.is_empty());
-        let segments = self.end_copy(work).unwrap_or_default();
+        work.since = copy.stamp;
+        let floor = copy.floor;
+        let segments = self.end_copy(copy);
         work.named = Some(NamedCheckpoint { segments, floor });
-        work.since = stamp;
         self.cleaning.checkpoints.written.fetch_add(1, Relaxed);
         if !is_early {
             self.recycle_chain(work, &before)?; // KV-CKPT-5

@@ -45,6 +45,11 @@ impl ChainWriter {
         &self.segments
     }
 
+    /// Returns the segments of the chain.
+    pub(crate) fn into_segments(self) -> Vec<u32> {
+        self.segments
+    }
+
     /// Writes the pieces that are full. Leaves at least `keep` segments free.
     ///
     /// # Errors
@@ -55,13 +60,24 @@ impl ChainWriter {
         ctx: &mut PersistCtx,
         keep: u32,
     ) -> Result<(), NoRoom> {
-        self.take_first(engine, keep)?;
-        while self.unwritten.len() > piece_bytes(engine) {
-            let next = take(engine, keep)?;
-            self.write(engine, ctx, Some(next));
-            self.segments.push(next);
+        if self.segments.is_empty() {
+            self.segments.push(take(engine, keep)?);
         }
-        Ok(())
+        let mut from = 0;
+        let written = loop {
+            if self.unwritten.len() - from <= piece_bytes(engine) {
+                break Ok(());
+            }
+            match take(engine, keep) {
+                Ok(next) => {
+                    from += self.write_piece(engine, ctx, from, Some(next));
+                    self.segments.push(next);
+                }
+                Err(no_room) => break Err(no_room),
+            }
+        };
+        self.unwritten.drain(..from); // Once for all pieces: what follows them may be long.
+        written
     }
 
     /// Writes the rest of the chain. Returns its first segment and that segment's generation. The caller drains.
@@ -75,22 +91,23 @@ impl ChainWriter {
         keep: u32,
     ) -> Result<(u32, u64), NoRoom> {
         self.write_full(engine, ctx, keep)?;
-        self.write(engine, ctx, None);
+        self.write_piece(engine, ctx, 0, None);
         let first = self.segments[0];
         Ok((first, engine.info(first).generation.load(Relaxed)))
     }
 
-    fn take_first<M: Medium>(&mut self, engine: &Engine<M>, keep: u32) -> Result<(), NoRoom> {
-        if self.segments.is_empty() {
-            self.segments.push(take(engine, keep)?);
-        }
-        Ok(())
-    }
-
-    /// Writes a piece of the unwritten bytes into the last segment. `next` is the segment of the piece after it.
-    fn write<M: Medium>(&mut self, engine: &Engine<M>, ctx: &mut PersistCtx, next: Option<u32>) {
+    /// Writes the piece of the unwritten bytes that begins at `from` into the last segment. `next` is the segment of the
+    /// piece after it. Returns the number of bytes written.
+    fn write_piece<M: Medium>(
+        &self,
+        engine: &Engine<M>,
+        ctx: &mut PersistCtx,
+        from: usize,
+        next: Option<u32>,
+    ) -> usize {
         let &segment = self.segments.last().expect("the first segment was taken");
-        let part = &self.unwritten[..self.unwritten.len().min(piece_bytes(engine))];
+        let part = &self.unwritten[from..];
+        let part = &part[..part.len().min(piece_bytes(engine))];
         let next_generation = next.map_or(0, |s| engine.info(s).generation.load(Relaxed));
         let mut head = Vec::with_capacity(PIECE_HEAD);
         head.extend_from_slice(&next.map_or(0, |s| u64::from(s) + 1).to_le_bytes());
@@ -110,8 +127,7 @@ impl ChainWriter {
             SegmentPurpose::Snapshot,
         );
         medium.copy_in(ctx, place.at.plus(FIRST as u64), &[&head, part]);
-        let written = part.len();
-        self.unwritten.drain(..written);
+        part.len()
     }
 }
 

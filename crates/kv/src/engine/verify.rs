@@ -64,9 +64,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
             "bytes of large values: {counted}, expected {extent_bytes}"
         ));
     }
-    let known: u64 = (0..farbank_store::DATABASES)
-        .map(|db| engine.sessions.keys(db))
-        .sum();
+    let known = engine.sessions.keys_of_all();
     expect("keys in the log that the index points at", keys, known)?;
     tombs_are_counted(engine)
 }

@@ -80,10 +80,16 @@ impl HashIndex {
             index.directory.get(number).store(word, Ordering::Release);
             first += lines;
         }
-        unpoisoned(index.space.lock()).used = lines;
-        index.lines.store(lines as u64, Ordering::Relaxed);
-        index.groups.store(groups as u64, Ordering::Release);
+        index.set_sizes(groups, lines);
         Some(index)
+    }
+
+    /// Sets the numbers of groups and of rows of an index that was read.
+    fn set_sizes(&self, groups: usize, rows: usize) {
+        unpoisoned(self.space.lock()).used = rows;
+        self.lines.store(rows as u64, Ordering::Relaxed);
+        self.taken.store(rows as u64, Ordering::Relaxed);
+        self.groups.store(groups as u64, Ordering::Release);
     }
 
     /// Returns the number of groups.
@@ -227,10 +233,7 @@ impl<'a> GroupsImport<'a> {
             ..
         } = self;
         let groups = pieces.last().map_or(1, |piece| piece.end);
-        index.lines.store(rows as u64, Ordering::Relaxed);
-        index.taken.store(rows as u64, Ordering::Relaxed);
-        index.groups.store(groups as u64, Ordering::Release);
-        unpoisoned(index.space.lock()).used = rows;
+        index.set_sizes(groups, rows);
         index
     }
 }

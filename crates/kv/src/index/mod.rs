@@ -483,8 +483,8 @@ impl HashIndex {
     ) -> BucketRef {
         let BucketRef { number, group, tag } = *spot;
         let entries = self.entries(group);
-        // Grow by one line at a time, and keep at least one slot free.
-        let lines = (entries.len() / SLOTS + 1).max(self.fewest_lines(group.depth));
+        // Grow by one line at a time.
+        let lines = self.lines_for(entries.len().max(1), group.depth);
         let run = self.build(&entries, lines, group.depth, epochs, rehash);
         self.directory
             .get(number)
@@ -497,21 +497,16 @@ impl HashIndex {
         }
     }
 
-    /// Returns the least number of lines of a group with entries. Groups of the first depth start with as many as they
-    /// will have when splitting begins: shorter runs could not be reused later.
-    fn fewest_lines(&self, depth: u32) -> usize {
-        match depth == self.first_depth {
-            true => self.first_lines,
-            false => 1,
-        }
-    }
-
-    /// Returns the number of lines of a new group with `entries` entries.
+    /// Returns the number of lines of a run for `entries` entries: at least one slot stays free. Groups of the first depth
+    /// start with as many lines as they will have when splitting begins: shorter runs could not be reused later.
     fn lines_for(&self, entries: usize, depth: u32) -> usize {
-        match entries {
-            0 => 0,
-            // At least one slot stays free.
-            n => (n / SLOTS + 1).max(self.fewest_lines(depth)),
+        let lines = match entries {
+            0 => return 0,
+            entries => entries / SLOTS + 1,
+        };
+        match depth == self.first_depth {
+            true => lines.max(self.first_lines),
+            false => lines,
         }
     }
 
@@ -597,11 +592,7 @@ impl HashIndex {
         self.directory.reserve(sibling + 1);
         let depth = old.depth + 1;
         for (number, entries) in [(sibling, leave), (low, stay)] {
-            let lines = if entries.is_empty() {
-                0
-            } else {
-                entries.len() / SLOTS + 1
-            };
+            let lines = self.lines_for(entries.len(), depth);
             let run = self.build(&entries, lines, depth, epochs, rehash);
             self.directory
                 .get(number)

@@ -1,6 +1,6 @@
 //! Opening a pool by its checkpoint: which part of the log need not be read, and the merge with the part that was.
 //!
-//! `engine::checkpoint` has the invariants (KV-CKPT-1 to KV-CKPT-6) and the argument that the result is that of a scan of the
+//! `engine::checkpoint` has the invariants (KV-CKPT-1 to KV-CKPT-7) and the argument that the result is that of a scan of the
 //! whole log.
 
 use farbank_pm::fault;
@@ -8,8 +8,11 @@ use farbank_pm::situation;
 use farbank_pm::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use farbank_pm::{LINE, Medium, Off};
 
-use super::segment_scanner::ScannedRecord;
-use super::{PartitionedItems, RecoveryCounts, count, in_parallel, mark_extents_used, threads_for};
+use super::segment_scanner::{ScannedRecord, header_at};
+use super::{
+    PartitionedItems, RecoveryCounts, count, in_parallel, mark_extents_used, threads_for,
+    threads_for_items,
+};
 use crate::engine::Engine;
 use crate::engine::checkpoint::NamedCheckpoint;
 use crate::engine::piece_chain::{self, ReadChain};
@@ -33,8 +36,8 @@ const SCANNED_AT_LEAST: usize = 64 << 20;
 pub(super) struct LoadedCheckpoint {
     /// Entries of covered segments; after the merge, of all.
     pub(super) index: HashIndex,
-    /// For each segment, the end of its records if the checkpoint covers it: it need not be scanned.
-    ends: Vec<Option<u32>>,
+    /// The covered segments, in order, and the ends of their records: they need not be scanned.
+    pub(super) covered: Vec<(u32, u32)>,
     /// Tombstones of covered segments.
     tombstones: Vec<ScannedRecord>,
     /// Counts of the entries.
@@ -100,11 +103,12 @@ pub(super) fn load<M: Medium>(
     let Some(tombstones) = tombstones else {
         return Ok(None); // The scan reports the damage.
     };
-    let uncounted: Vec<(u32, u32)> = (0..)
+    let covered: Vec<(u32, u32)> = (0..)
         .zip(&ends)
-        .filter(|(segment, _)| !is_counted[*segment as usize])
         .filter_map(|(segment, end)| Some((segment, (*end)?)))
         .collect();
+    let mut uncounted = covered.clone();
+    uncounted.retain(|(segment, _)| !is_counted[*segment as usize]);
     let Some((more, large)) = count_all(engine, &uncounted) else {
         return Ok(None);
     };
@@ -112,7 +116,7 @@ pub(super) fn load<M: Medium>(
     let floor = head.floor;
     Ok(Some(LoadedCheckpoint {
         index,
-        ends,
+        covered,
         tombstones,
         counts,
         large,
@@ -250,15 +254,11 @@ fn is_covered<M: Medium>(engine: &Engine<M>, ends: &[Option<u32>], at: Off) -> b
     end.is_some_and(|end| (FIRST..end as usize).contains(&geometry.within(at)))
 }
 
-/// Returns the record that begins at `first`, or [`ALIGN`] bytes after it.
+/// Returns the record that begins at `first`, or [`ALIGN`] bytes after it, in a segment whose records end at `end`.
 fn record_at<M: Medium>(engine: &Engine<M>, end: u32, first: Off) -> Option<(Off, RecordHeader)> {
-    [first, first.plus(ALIGN as u64)]
-        .into_iter()
-        .find_map(|at| {
-            let header = engine.segments.header(at)?;
-            let ends = engine.geometry().within(at) + engine.segments.record_len(&header);
-            (ends <= end as usize).then_some((at, header))
-        })
+    let places = [first, first.plus(ALIGN as u64)];
+    let header = |at: Off| Some((at, header_at(engine, at, end as usize)?));
+    places.into_iter().find_map(header)
 }
 
 fn tombstone_at<M: Medium>(
@@ -271,25 +271,7 @@ fn tombstone_at<M: Medium>(
     (header.what == RecordType::Tombstone).then_some(())?;
     situation!("kv.checkpoint_tombstone_read");
     let hash = engine.rehash(at)?;
-    Some(scanned(engine, hash, at, &header))
-}
-
-fn scanned<M: Medium>(
-    engine: &Engine<M>,
-    hash: u64,
-    at: Off,
-    header: &RecordHeader,
-) -> ScannedRecord {
-    ScannedRecord {
-        rank: hash.reverse_bits(),
-        seq: header.seq,
-        at,
-        len: engine.segments.record_len(header) as u32,
-        db: header.db.min(DATABASES as u8 - 1),
-        what: header.what,
-        large: header.large,
-        expires: header.expires_ms != 0,
-    }
+    Some(ScannedRecord::new(engine, hash, at, &header))
 }
 
 /// Counts the entries of `uncounted` covered segments, which the live map marks. Reads the header of each record. Returns
@@ -351,13 +333,6 @@ impl LoadedCheckpoint {
         self.counts.key_count()
     }
 
-    /// Returns the covered segments, in order, and the ends of their records.
-    pub(super) fn covered(&self) -> Vec<(u32, u32)> {
-        let ends = (0..).zip(&self.ends);
-        ends.filter_map(|(segment, end)| Some((segment, (*end)?)))
-            .collect()
-    }
-
     /// Returns the tombstones of the covered segments, partitioned as scanned records are.
     pub(super) fn tombstones(&self, parts: usize) -> PartitionedItems {
         let mut items = vec![Vec::new(); parts];
@@ -372,11 +347,7 @@ impl LoadedCheckpoint {
     /// hashes, so threads change different groups.
     pub(super) fn merge<M: Medium>(&mut self, engine: &Engine<M>, newest: &[Vec<ScannedRecord>]) {
         let next = AtomicUsize::new(0);
-        let items: usize = newest.iter().map(Vec::len).sum();
-        let threads = match items < 10_000 {
-            true => 1,
-            false => engine.config.open_threads.max(1),
-        };
+        let threads = threads_for_items(engine, newest.iter().map(Vec::len).sum());
         let index = &self.index;
         let all_counts = in_parallel(threads, &|| {
             let mut counts = RecoveryCounts::new(engine.segments.count());
@@ -395,8 +366,12 @@ impl LoadedCheckpoint {
         }
     }
 
-    /// Hands the index, the counts and the checkpoint itself over to the engine. `scanned` segments were read.
-    pub(super) fn install<M: Medium>(self, engine: &mut Engine<M>, seq_max: u64, scanned: usize) {
+    /// Hands the index and the counts over to the engine. Returns the checkpoint, which stays.
+    pub(super) fn install<M: Medium>(
+        self,
+        engine: &mut Engine<M>,
+        seq_max: u64,
+    ) -> NamedCheckpoint {
         engine.add(&self.counts);
         engine.opened.keys = self.counts.key_count();
         engine.install(self.index, seq_max);
@@ -411,8 +386,7 @@ impl LoadedCheckpoint {
         for &segment in &self.named.segments {
             engine.info(segment).set_state(SegmentState::Piece);
         }
-        let since = engine.segments.stamp().saturating_sub(scanned as u64);
-        engine.cleaning.checkpoints.start(Some(self.named), since);
+        self.named
     }
 }
 

@@ -137,8 +137,8 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
             if words.snapshot != 0 {
                 let lost = "the index snapshot is damaged; the log was scanned instead";
                 engine.opened.damage.push(lost.to_owned());
+                clear_live_map(&engine); // Bits that the damaged snapshot has set.
             }
-            clear_live_map(&engine); // Bits that the damaged snapshot has set.
             let loaded = load_checkpoint(&mut engine, words, &metas);
             scan_and_build(&mut engine, &mut ctx, &metas, loaded)?;
         }
@@ -167,7 +167,6 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     }
     engine.set_clock_back()?;
     engine.segments.count_waste();
-    engine.recount_capacity();
     engine.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(Arc::new(engine))
 }
@@ -190,7 +189,7 @@ fn load_checkpoint<M: Medium>(
         engine.opened.damage.push(lost.to_owned());
     }
     let loaded = loaded.ok().flatten();
-    if loaded.is_none() {
+    if loaded.is_none() && words.checkpoint != 0 {
         clear_live_map(engine);
     }
     loaded
@@ -209,11 +208,13 @@ fn scan_and_build<M: Medium>(
     let is_log = |segment: u32| {
         metas[segment as usize].is_some_and(|meta| meta.opened == Some(SegmentPurpose::Log))
     };
-    let covered: Vec<(u32, u32)> = loaded.as_ref().map_or(Vec::new(), |l| l.covered());
-    let mut logs: Vec<u32> = (0..engine.segments.count())
-        .filter(|s| is_log(*s))
+    let covered = loaded
+        .as_ref()
+        .map_or(Vec::new(), |loaded| loaded.covered.clone());
+    let is_covered = |segment: &u32| covered.binary_search_by_key(segment, |(s, _)| *s).is_ok();
+    let logs: Vec<u32> = (0..engine.segments.count())
+        .filter(|segment| is_log(*segment) && !is_covered(segment))
         .collect();
-    logs.retain(|segment| covered.binary_search_by_key(segment, |(s, _)| *s).is_err());
     let (scanned, mut items) = scan_all(engine, metas, &logs, parts);
     note_segment_maps(engine, metas, &scanned);
     let floor = engine.superblock.flushed_seq();
@@ -227,26 +228,28 @@ fn scan_and_build<M: Medium>(
         engine.opened.damage.extend(found.damage.iter().cloned());
         engine.info(*segment).used.store(found.end as u32, Relaxed);
     }
-    match loaded {
+    if let Some(loaded) = &loaded {
+        items.push(loaded.tombstones(parts));
+    }
+    let newest = newest_of(engine, items);
+    let named = match loaded {
         Some(mut loaded) => {
             situation!("kv.checkpoint_read");
             engine.opened.keys_checkpointed = loaded.keys();
-            items.push(loaded.tombstones(parts));
-            let newest = newest_of(engine, items);
             loaded.merge(engine, &newest);
             if !fault!("kv.checkpoint_sequence_ignored") {
                 seq_max = seq_max.max(loaded.seq_max);
             }
-            loaded.install(engine, seq_max, scanned.len());
+            Some(loaded.install(engine, seq_max))
         }
         None => {
-            let newest = newest_of(engine, items);
             let index = build(engine, &newest, depth);
             engine.install(index, seq_max);
-            let since = engine.segments.stamp().saturating_sub(scanned.len() as u64);
-            engine.cleaning.checkpoints.start(None, since);
+            None
         }
-    }
+    };
+    let since = engine.segments.stamp().saturating_sub(scanned.len() as u64);
+    engine.cleaning.checkpoints.start(named, since);
     for (segment, _) in scanned.iter().filter(|(_, found)| !found.damage.is_empty()) {
         let base = engine.geometry().base(*segment);
         let bytes = engine.geometry().segment_bytes();
@@ -345,6 +348,14 @@ fn threads_for<M: Medium>(engine: &Engine<M>, segments: usize) -> usize {
     engine.config.open_threads.min(1 + bytes / (8 << 20)).max(1)
 }
 
+/// Returns the number of threads for work on `items` records.
+fn threads_for_items<M: Medium>(engine: &Engine<M>, items: usize) -> usize {
+    match items < 10_000 {
+        true => 1,
+        false => engine.config.open_threads.max(1),
+    }
+}
+
 fn in_parallel<R: Send>(threads: usize, work: &(impl Fn() -> R + Sync)) -> Vec<R> {
     if threads == 1 {
         return vec![work()];
@@ -364,11 +375,7 @@ fn newest_of<M: Medium>(
     items: Vec<PartitionedItems>,
 ) -> Vec<Vec<ScannedRecord>> {
     let total: usize = items.iter().flatten().map(Vec::len).sum();
-    let threads = if total < 10_000 {
-        1
-    } else {
-        engine.config.open_threads.max(1)
-    };
+    let threads = threads_for_items(engine, total);
     let mut parts: Vec<PartitionedItems> = Vec::new();
     for thread in items {
         parts.resize_with(thread.len(), Vec::new);
@@ -447,11 +454,7 @@ fn build<M: Medium>(
         .count() as u64;
     let bulk = BulkBuild::new(puts, engine.config.keys_expected, depth);
     let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
-    let threads = if puts < 10_000 {
-        1
-    } else {
-        engine.config.open_threads.max(1)
-    };
+    let threads = threads_for_items(engine, puts as usize);
     let mask = !(u64::MAX >> bulk.depth());
     let shared = &*engine;
     let all_counts = in_parallel(threads, &|| {

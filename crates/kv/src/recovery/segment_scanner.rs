@@ -33,6 +33,40 @@ pub(crate) struct ScannedRecord {
     pub expires: bool,
 }
 
+impl ScannedRecord {
+    /// Returns the record at `at`, with `header`, whose key has `hash`.
+    pub(crate) fn new<M: Medium>(
+        engine: &Engine<M>,
+        hash: u64,
+        at: Off,
+        header: &RecordHeader,
+    ) -> ScannedRecord {
+        ScannedRecord {
+            rank: hash.reverse_bits(),
+            seq: header.seq,
+            at,
+            len: engine.segments.record_len(header) as u32,
+            db: header.db.min(DATABASES as u8 - 1),
+            what: header.what,
+            large: header.large,
+            expires: header.expires_ms != 0,
+        }
+    }
+}
+
+/// Returns the header of the record at `at`, if its checksum holds and the record ends at `limit` bytes from the start of
+/// its segment, or before.
+pub(crate) fn header_at<M: Medium>(
+    engine: &Engine<M>,
+    at: Off,
+    limit: usize,
+) -> Option<RecordHeader> {
+    let within = engine.geometry().within(at);
+    let fits = |header: &RecordHeader| within + engine.segments.record_len(header) <= limit;
+    let begins = (FIRST..limit).contains(&within);
+    begins.then(|| engine.segments.header(at))?.filter(fits)
+}
+
 /// Result of the scan of one segment.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentScan {
@@ -179,22 +213,14 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
             if let Some([ahead, _]) = places.get(n + MARKED_AHEAD) {
                 self.engine.medium().prefetch(self.at(*ahead), 2 * LINE);
             }
-            let mut begins = place.iter().map(|from| (*from, self.header_at(*from, end)));
+            let mut begins = place
+                .iter()
+                .map(|from| (*from, header_at(self.engine, self.at(*from), end)));
             let (from, header) = begins.find_map(|(from, header)| Some((from, header?)))?;
             matches!(header.what, RecordType::Put | RecordType::Tombstone).then_some(())?;
             marked.push((from, header));
         }
         Some(marked)
-    }
-
-    /// Returns the header of the record that begins at `from`, if its checksum holds and the record ends at `limit`
-    /// or before.
-    fn header_at(&self, from: usize, limit: usize) -> Option<RecordHeader> {
-        let fits = |header: &RecordHeader| from + self.engine.segments.record_len(header) <= limit;
-        let begins = (FIRST..limit).contains(&from);
-        begins
-            .then(|| self.engine.segments.header(self.at(from)))?
-            .filter(fits)
     }
 
     fn piece(&self, from: usize, header: RecordHeader) -> SegmentPiece {
@@ -215,7 +241,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
             self.engine
                 .medium()
                 .prefetch(self.at(from + AHEAD), AHEAD / 4);
-            let Some(header) = self.header_at(from, limit) else {
+            let Some(header) = header_at(self.engine, self.at(from), limit) else {
                 from += ALIGN;
                 continue;
             };
@@ -354,16 +380,7 @@ impl<'a, M: Medium> SegmentScanner<'a, M> {
         medium.append_out(from, header.key_len, &mut found.key);
         let hash = self.engine.geometry().hash(header.db, &found.key);
         let part = hash as usize & (found.items.len() - 1);
-        found.items[part].push(ScannedRecord {
-            rank: hash.reverse_bits(),
-            seq: header.seq,
-            at,
-            len: self.engine.segments.record_len(header) as u32,
-            db: header.db.min(DATABASES as u8 - 1),
-            what: header.what,
-            large: header.large,
-            expires: header.expires_ms != 0,
-        });
+        found.items[part].push(ScannedRecord::new(self.engine, hash, at, header));
     }
 
     /// Accepts all members of a whole group. Of a damaged group, accepts the members whose own checksums hold (KV-OPEN-3).

@@ -144,9 +144,7 @@ impl<M: Medium> KvSession<M> {
             if self.fits(len) || self.await_growth(len)? {
                 return Ok(());
             }
-            let may_gain = engine.would_fit(len)
-                || engine.segments.has_dead_extents()
-                || engine.cleaning.checkpoints.segments() > 0;
+            let may_gain = engine.would_fit(len) || engine.has_segments_to_free();
             let gone = may_gain && self.await_tombstones(len)?;
             if !gone && !self.begin_unlimited_wait() {
                 return Err(engine.full());
@@ -378,8 +376,7 @@ impl<M: Medium> KvSession<M> {
         // The length of the record is not known yet: it may be shorter than `len`.
         let may_gain = engine.may_grow()
             || engine.lacks_room_for_tombstones(len)
-            || engine.cleaning.checkpoints.segments() > 0
-            || engine.segments.has_dead_extents();
+            || engine.has_segments_to_free();
         self.room.is_promised = self.fits(len);
         if self.room.is_promised || !may_gain {
             return Ok(RoomReply::Ready); // The write is admitted by now, or will be refused.
