@@ -3,28 +3,20 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
+use farbank_fabric::server::LeaseSettings;
 use farbank_fabric::shm::{ServerAddress, ShmConnectError, ShmFabric, ShmSettings};
-use farbank_fabric::tcp::{Reactor, SharedKey, TcpServer, TcpServerSettings, WaitMode};
+use farbank_fabric::tcp::{Reactor, TcpServer, WaitMode};
 use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, create_path, open_path};
 use tempfile::TempDir;
 
-pub(crate) const LOCK_BYTES: u64 = 64 << 10;
-const CHUNK_BYTES: u64 = 256 << 10;
-/// Bytes of a memory.
-pub(crate) const MEMORY_BYTES: u64 = 4 << 20;
-const TIMEOUT: Duration = Duration::from_secs(10);
+use crate::shared::{MEMORY_BYTES, TIMEOUT, key, start_server};
+
 pub(crate) const LEASES: LeaseSettings = LeaseSettings {
     compute: Duration::from_millis(200),
     member: Duration::from_millis(200),
 };
-
-pub(crate) fn key() -> SharedKey {
-    SharedKey::new(*b"a key for tests only").unwrap()
-}
 
 /// Memory servers in threads of this process. `None`: the server is stopped.
 pub(crate) struct Cluster {
@@ -51,20 +43,8 @@ fn start(server: u16, path: &Path, lease_server: Option<SocketAddr>) -> TcpServe
     let AnyMedium::Mapped(medium) = open(path).unwrap() else {
         panic!("the file can be mapped")
     };
-    let settings = MemorySettings {
-        lock_bytes: LOCK_BYTES,
-        chunk_bytes: CHUNK_BYTES,
-        ..MemorySettings::new(server)
-    };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let memory = WordMemory::open(medium, settings, now.as_nanos() as u64).unwrap();
-    let node = Arc::new(MemoryNode::new(memory, LEASES).shared_at(path));
-    let settings = TcpServerSettings {
-        lease_server,
-        ..TcpServerSettings::new(key())
-    };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    TcpServer::start(listener, node, settings).unwrap()
+    start_server(server, (medium, Some(path)), LEASES, listener, lease_server)
 }
 
 impl Cluster {

@@ -3,6 +3,8 @@
 mod cluster;
 mod failures;
 mod refusals;
+#[path = "../shared/mod.rs"]
+mod shared;
 
 use std::thread;
 
@@ -10,10 +12,7 @@ use cluster::{Cluster, child_fabric};
 use farbank_fabric::shm::ShmFabric;
 use farbank_fabric::tcp::{Reactor, TcpFabric, TcpSettings, WaitMode};
 use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse, Verb};
-
-pub(crate) fn word(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().unwrap())
-}
+use shared::{LOCK_BYTES, executes_a_batch_in_order, key, rejects_invalid_batches, word};
 
 pub(crate) fn block_on<T>(fabric: &ShmFabric, main: impl Future<Output = T>) -> T {
     fabric.reactor().block_on(main)
@@ -23,50 +22,25 @@ pub(crate) fn block_on<T>(fabric: &ShmFabric, main: impl Future<Output = T>) -> 
 fn verbs_have_the_results_of_the_trait() {
     let cluster = Cluster::new(2);
     let fabric = cluster.fabric(1);
-    let (at, lock) = (GAddr::host(1, 4100), GAddr::lock(1, 16));
     block_on(&fabric, async {
-        let verbs = vec![
-            Verb::write(at, vec![7; 1000]),
-            Verb::read(at, 1000),
-            Verb::write(lock, 0x1111_2222_u64.to_le_bytes().to_vec()),
-            Verb::masked_cas(lock, 0x2222, 0x3333, 0xffff),
-            Verb::masked_cas(lock, 0x2222, 0x4444, 0xffff),
-            Verb::add(lock, 1),
-            Verb::read(lock, 8),
-        ];
-        let done = fabric.batch(1, verbs).await.unwrap();
-        let found: Vec<u64> = done[3..6].iter().map(Verb::found).collect();
-        assert_eq!(found, [0x1111_2222, 0x1111_3333, 0x1111_3333]);
-        assert_eq!(done[1].clone().into_bytes(), [7; 1000]);
-        let word = 0x1111_3334_u64.to_le_bytes();
-        assert_eq!(done[6].clone().into_bytes(), word);
+        let at = executes_a_batch_in_order(&fabric, 1).await;
         assert_eq!(fabric.read(at, 1000).await.unwrap(), [7; 1000]);
         let chunk = fabric.call(1, ServiceRequest::Chunk).await;
         assert!(matches!(chunk, Ok(ServiceResponse::Chunk { .. })));
         fabric.leave().await.unwrap();
         assert_eq!(fabric.read(at, 8).await, Err(FabricError::Fenced));
     });
-    assert_eq!(fabric.caps(1).lock_bytes, cluster::LOCK_BYTES);
+    assert_eq!(fabric.caps(1).lock_bytes, LOCK_BYTES);
 }
 
 #[test]
 fn invalid_verbs_are_rejected_and_none_of_their_batch_executes() {
     let cluster = Cluster::new(1);
     let fabric = cluster.fabric(1);
-    let at = GAddr::host(0, 4096);
     let rejected = Some(FabricError::Rejected { server: 0 });
     block_on(&fabric, async {
-        for invalid in [
-            Verb::read(GAddr::host(0, 1 << 40), 8),
-            Verb::write(GAddr::lock(0, cluster::LOCK_BYTES - 4), vec![1; 8]),
-            Verb::cas(GAddr::host(0, 4097), 0, 1),
-            Verb::read(at, 2 << 20),
-        ] {
-            let verbs = vec![Verb::write(at, vec![9; 8]), invalid];
-            assert_eq!(fabric.batch(0, verbs).await.err(), rejected);
-        }
+        rejects_invalid_batches(&fabric).await;
         assert_eq!(fabric.batch(0, Vec::new()).await.err(), rejected);
-        assert_eq!(fabric.read(at, 8).await.unwrap(), [0; 8]);
     });
 }
 
@@ -80,7 +54,7 @@ fn a_client_by_tcp_sees_the_writes_on_the_mapping_and_the_other_way_round() {
     let settings = TcpSettings {
         servers: addresses.map(|server| server.address()).collect(),
         compute: Some(2),
-        key: cluster::key(),
+        key: key(),
         timeout: std::time::Duration::from_secs(10),
     };
     let remote = TcpFabric::connect(&reactor, settings).unwrap();

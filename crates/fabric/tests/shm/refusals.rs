@@ -5,7 +5,8 @@ use std::fs;
 use farbank_fabric::shm::{ServerAddress, ShmConnectError, ShmFabric};
 use farbank_fabric::tcp::Reactor;
 
-use crate::cluster::{Cluster, MEMORY_BYTES, open};
+use crate::cluster::{Cluster, open};
+use crate::shared::MEMORY_BYTES;
 
 /// Offset of the magic number.
 const MAGIC_AT: usize = 16 << 10;

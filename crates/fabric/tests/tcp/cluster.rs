@@ -1,27 +1,18 @@
 //! Memory servers on loopback sockets.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
-use farbank_fabric::tcp::{
-    Reactor, SharedKey, TcpFabric, TcpServer, TcpServerSettings, TcpSettings,
-};
+use farbank_fabric::server::LeaseSettings;
+use farbank_fabric::tcp::{Reactor, TcpFabric, TcpServer, TcpSettings};
 use farbank_pm::media::Mapped;
 
-pub(crate) const LOCK_BYTES: u64 = 64 << 10;
-pub(crate) const CHUNK_BYTES: u64 = 256 << 10;
-/// Timeout of requests.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+use crate::shared::{MEMORY_BYTES, TIMEOUT, key, start_server};
+
 pub(crate) const LEASES: LeaseSettings = LeaseSettings {
     compute: Duration::from_millis(150),
     member: Duration::from_millis(300),
 };
-
-pub(crate) fn key() -> SharedKey {
-    SharedKey::new(*b"a key for tests only").unwrap()
-}
 
 /// Memory servers. `None`: the server is stopped.
 pub(crate) struct Cluster {
@@ -31,20 +22,9 @@ pub(crate) struct Cluster {
 
 /// Starts memory server `server` on `listener`, with empty memory.
 pub(crate) fn start(server: u16, listener: TcpListener, lease_server: SocketAddr) -> TcpServer {
-    let settings = MemorySettings {
-        lock_bytes: LOCK_BYTES,
-        chunk_bytes: CHUNK_BYTES,
-        ..MemorySettings::new(server)
-    };
-    let medium = Mapped::anonymous(4 << 20).unwrap();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let memory = WordMemory::open(medium, settings, now.as_nanos() as u64).unwrap();
-    let node = Arc::new(MemoryNode::new(memory, LEASES));
-    let settings = TcpServerSettings {
-        lease_server: (server > 0).then_some(lease_server),
-        ..TcpServerSettings::new(key())
-    };
-    TcpServer::start(listener, node, settings).unwrap()
+    let medium = Mapped::anonymous(MEMORY_BYTES).unwrap();
+    let lease_server = (server > 0).then_some(lease_server);
+    start_server(server, (medium, None), LEASES, listener, lease_server)
 }
 
 impl Cluster {

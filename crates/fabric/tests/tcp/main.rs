@@ -4,15 +4,20 @@ mod cluster;
 mod failures;
 mod hostile;
 mod proxy;
+#[path = "../shared/mod.rs"]
+mod shared;
 
 use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, TIMEOUT};
+use cluster::Cluster;
 use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::tcp::{Reactor, WaitMode};
-use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse, Verb};
+use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
+use shared::{
+    CHUNK_BYTES, LOCK_BYTES, TIMEOUT, executes_a_batch_in_order, rejects_invalid_batches, word,
+};
 
 #[test]
 fn verbs_have_the_results_of_the_trait() {
@@ -20,26 +25,8 @@ fn verbs_have_the_results_of_the_trait() {
     for wait in [WaitMode::Block, WaitMode::Spin] {
         let reactor = Reactor::new(wait).unwrap();
         let fabric = cluster.fabric(&reactor, 1);
-        let at = GAddr::host(1, 4100);
-        reactor.block_on(async {
-            let lock = GAddr::lock(1, 16);
-            let verbs = vec![
-                Verb::write(at, vec![7; 1000]),
-                Verb::read(at, 1000),
-                Verb::write(lock, 0x1111_2222_u64.to_le_bytes().to_vec()),
-                Verb::masked_cas(lock, 0x2222, 0x3333, 0xffff),
-                Verb::masked_cas(lock, 0x2222, 0x4444, 0xffff),
-                Verb::add(lock, 1),
-                Verb::read(lock, 8),
-            ];
-            let done = fabric.batch(1, verbs).await.unwrap();
-            let found: Vec<u64> = done[3..6].iter().map(Verb::found).collect();
-            assert_eq!(found, [0x1111_2222, 0x1111_3333, 0x1111_3333]);
-            assert_eq!(done[1].clone().into_bytes(), [7; 1000]);
-            let word = 0x1111_3334_u64.to_le_bytes();
-            assert_eq!(done[6].clone().into_bytes(), word);
-        });
-        assert_eq!(fabric.caps(1).lock_bytes, cluster::LOCK_BYTES);
+        reactor.block_on(executes_a_batch_in_order(&fabric, 1));
+        assert_eq!(fabric.caps(1).lock_bytes, LOCK_BYTES);
     }
 }
 
@@ -117,10 +104,6 @@ fn a_reader_sees_the_writes_of_a_batch_in_order_and_no_torn_word() {
     });
 }
 
-fn word(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().unwrap())
-}
-
 /// Lock and read in one batch, write and release in one batch: what command combination needs.
 #[test]
 fn clients_that_lock_by_compare_and_swap_lose_no_update() {
@@ -195,7 +178,7 @@ fn chunks_of_all_clients_are_disjoint_and_end_with_the_memory() {
                 .unwrap()
             {
                 ServiceResponse::Chunk { at, bytes } => {
-                    assert_eq!(bytes, cluster::CHUNK_BYTES);
+                    assert_eq!(bytes, CHUNK_BYTES);
                     starts.push(at);
                 }
                 ServiceResponse::Full => break,
@@ -203,7 +186,7 @@ fn chunks_of_all_clients_are_disjoint_and_end_with_the_memory() {
             }
         }
         assert!(starts.len() > 4 && starts[0] >= 300_000, "{starts:?}");
-        let apart = |pair: &[u64]| pair[1] - pair[0] == cluster::CHUNK_BYTES;
+        let apart = |pair: &[u64]| pair[1] - pair[0] == CHUNK_BYTES;
         assert!(starts.windows(2).all(apart), "{starts:?}");
     });
 }
@@ -213,20 +196,7 @@ fn a_server_rejects_invalid_verbs_and_executes_none_of_their_batch() {
     let cluster = Cluster::new(1);
     let reactor = Reactor::new(WaitMode::Block).unwrap();
     let fabric = cluster.fabric(&reactor, 1);
-    let at = GAddr::host(0, 4096);
-    let rejected = Some(FabricError::Rejected { server: 0 });
-    reactor.block_on(async {
-        for invalid in [
-            Verb::read(GAddr::host(0, 1 << 40), 8),
-            Verb::write(GAddr::lock(0, cluster::LOCK_BYTES - 4), vec![1; 8]),
-            Verb::cas(GAddr::host(0, 4097), 0, 1),
-            Verb::read(at, 2 << 20),
-        ] {
-            let verbs = vec![Verb::write(at, vec![9; 8]), invalid];
-            assert_eq!(fabric.batch(0, verbs).await.err(), rejected);
-        }
-        assert_eq!(fabric.read(at, 8).await.unwrap(), [0; 8]);
-    });
+    reactor.block_on(rejects_invalid_batches(&fabric));
 }
 
 #[test]
