@@ -47,6 +47,7 @@ mod buffers;
 mod commands;
 mod exec_context;
 pub mod glob;
+mod hex;
 mod keyspace_events;
 mod lock;
 mod lua;

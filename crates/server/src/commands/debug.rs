@@ -15,6 +15,7 @@ use super::error::CommandError;
 use super::values::STRING;
 use super::{keys, object, text};
 use crate::buffers::reply::ReplySink;
+use crate::hex::hex;
 use crate::protocol::resp::number::{DecimalText, parse_i64};
 use crate::protocol::resp::{Args, RespVersion, reply};
 
@@ -160,10 +161,6 @@ impl DataDigest {
         self.0 = Sha1::digest(self.0).into();
     }
 
-    fn hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
     /// Mixes the value of `key` in. Returns whether there is one.
     fn mix_value(
         &mut self,
@@ -191,7 +188,7 @@ fn digest(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let own_db = ctx.client.db;
     let digest = digest_of_all(ctx);
     ctx.client.db = own_db;
-    reply::simple(ctx.out, &digest?.hex());
+    reply::simple(ctx.out, &hex(&digest?.0));
     Ok(())
 }
 
@@ -223,7 +220,7 @@ fn digest_value(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Comm
     for key in args.from(2) {
         let mut own = DataDigest::default();
         own.mix_value(ctx, key)?;
-        reply::simple(ctx.out, &own.hex());
+        reply::simple(ctx.out, &hex(&own.0));
     }
     Ok(())
 }

@@ -26,6 +26,13 @@ struct ObjectValue {
 }
 
 impl ObjectValue {
+    /// Returns the value of a string of `len` bytes. `bytes` are the string, if it is short.
+    fn of(len: usize, bytes: &[u8]) -> ObjectValue {
+        let is_short = len <= INTEGER_BYTES_MAX;
+        let integer = is_short.then(|| parse_i64(bytes)).flatten();
+        ObjectValue { len, integer }
+    }
+
     /// Redis's name of the representation.
     fn encoding(&self) -> &'static str {
         match self.integer {
@@ -59,8 +66,7 @@ fn object(
         reply::null(ctx.out, ctx.client.resp);
         return Ok(None);
     }
-    let integer = parse_i64(&bytes);
-    Ok(Some(ObjectValue { len, integer }))
+    Ok(Some(ObjectValue::of(len, &bytes)))
 }
 
 /// `OBJECT ENCODING key`
@@ -107,12 +113,8 @@ pub(super) fn describe(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     let Some(value) = ctx.read_string(key)? else {
         return Err(CommandError::Fixed("ERR no such key"));
     };
-    let integer = (value.len() <= INTEGER_BYTES_MAX).then(|| parse_i64(&value));
     let value_bytes = dump_string(&value).len() - FRAME_BYTES;
-    let object = ObjectValue {
-        len: value.len(),
-        integer: integer.flatten(),
-    };
+    let object = ObjectValue::of(value.len(), &value);
     let text = format!(
         "Value at:0x0 refcount:{} encoding:{} serializedlength:{value_bytes} lru:0 lru_seconds_idle:0",
         object.references(),

@@ -6,6 +6,7 @@ use sha1::{Digest, Sha1};
 use super::convert::{read_arguments, until_nul};
 use super::host::{LogLevel, with_host};
 use super::library::{Arguments, LibraryError, LibraryResult, nothing, one, register};
+use crate::hex::hex;
 use crate::protocol::resp::RespVersion;
 use crate::protocol::resp::parse::ArgsBuffer;
 
@@ -14,10 +15,7 @@ const VERSION: [u32; 3] = [7, 0, 15];
 
 /// Returns the SHA1 of `bytes` in hexadecimal digits.
 pub(crate) fn sha1_hex(bytes: &[u8]) -> String {
-    Sha1::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex(&Sha1::digest(bytes))
 }
 
 /// The library's functions and constants.

@@ -24,6 +24,7 @@ use constant_time_eq::constant_time_eq_32;
 use sha2::{Digest, Sha256};
 
 use crate::glob::{LetterCase, matches};
+use crate::hex::hex;
 use crate::lock::lock;
 use crate::stats::commands::COMMAND_NUMBERS;
 
@@ -59,7 +60,7 @@ impl PasswordHash {
 
     /// The hash in hexadecimal digits.
     pub(crate) fn hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&self.0)
     }
 }
 

@@ -23,6 +23,7 @@ use super::context::command_row::Command;
 use super::error::{CommandError, NOT_INTEGER};
 use super::lookup::lookup;
 use super::text::{self, quote};
+use crate::hex::hex;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, RespVersion, reply};
 use crate::settings::size;
@@ -283,8 +284,7 @@ pub(super) fn genpass(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
             CommandError::Detailed(format!("ERR no random bytes: {error}").into_bytes())
         })?;
     }
-    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    reply::bulk(ctx.out, &hex.as_bytes()[..digits]);
+    reply::bulk(ctx.out, &hex(&random).as_bytes()[..digits]);
     Ok(())
 }
 
