@@ -11,6 +11,7 @@
 //! from its input, a window ahead, and sets its [`TurnStatus`]. An [`ExecContext`] is what one command works with.
 //! Neither uses sockets or tickets: the mark separates replies that must wait for the commit (see `net::output`).
 
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use farbank_store::{Error, Ops, Session};
@@ -19,6 +20,7 @@ use crate::buffers::input::InputBuffer;
 use crate::buffers::pool::BufferPool;
 use crate::buffers::reply::ReplyBuffer;
 use crate::lua::engine::ScriptEngine;
+use crate::state::change_log::ChangeLog;
 use crate::state::messages::Outbox;
 use crate::state::saves::BegunCopy;
 use crate::state::shared::ServerShared;
@@ -69,6 +71,10 @@ pub(crate) struct ThreadState {
     pub(crate) begun_copy: Option<BegunCopy>,
     /// Requests executed since the last commit.
     pub(crate) requests: usize,
+    /// Whether the changes of this turn are recorded in `log`.
+    pub(crate) records: bool,
+    /// Changes of keys that are not announced yet.
+    pub(crate) log: Arc<Mutex<ChangeLog>>,
 }
 
 /// What the requests of a thread had published and changed at some moment.

@@ -514,6 +514,8 @@ pub(crate) struct LiveSettings {
     pub(crate) slowlog_len: AtomicU64,
     /// Milliseconds from which a request is a latency peak; 0 for none.
     pub(crate) latency_ms: AtomicU64,
+    /// Most keys of the table of client-side caching; 0: no limit.
+    pub(crate) tracked_keys: AtomicU64,
     /// Most entries of ACL LOG.
     pub(crate) acl_log_len: AtomicU64,
     /// 1 if new users and selectors have all channels (`acl-pubsub-default allchannels`).
@@ -547,6 +549,7 @@ impl LiveSettings {
             slowlog_micros: AtomicU64::new(10_000),
             slowlog_len: AtomicU64::new(128),
             latency_ms: AtomicU64::new(0),
+            tracked_keys: AtomicU64::new(1_000_000),
             acl_log_len: AtomicU64::new(128),
             all_channels: AtomicU64::new(0),
             protected_mode: AtomicU64::new(options.protected_mode.into()),

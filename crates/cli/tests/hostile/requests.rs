@@ -338,7 +338,15 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         | "latency|doctor"
         | "memory|purge"
         | "memory|malloc-stats" => of(&command.replace('|', " ")).repeat(5_000),
-        "client|unblock" | "client|caching" | "client|tracking" | "latency|graph" => {
+        // Each prefix is kept twice, and every change is compared with all of them.
+        "client|tracking" => [
+            of("CLIENT TRACKING ON BCAST PREFIX long"),
+            times("CLIENT TRACKING ON BCAST", "PREFIX x", MANY / 2),
+            of(&format!("CLIENT TRACKING ON BCAST PREFIX {long}")).repeat(50),
+            of("SET long 1").repeat(5_000),
+        ]
+        .concat(),
+        "client|unblock" | "client|caching" | "latency|graph" => {
             of(&format!("{} {long}", command.replace('|', " "))).repeat(50)
         }
         // Each byte of the arguments takes four bytes of a line, which each of the clients gets.

@@ -278,7 +278,7 @@ pub(super) fn bitop(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     let keys: Vec<_> = args.from(2).map(|bytes| Key { db, bytes }).collect();
     let (mut outcome, mut read_bytes) = (Ok(0), 0);
     let (mut missing, mut was_there, mut is_set) = (Vec::new(), false, false);
-    let (bytes_left, notifies) = (ctx.string_reader(), ctx.shared.settings.notifies());
+    let (bytes_left, notifies) = (ctx.string_reader(), ctx.shows_changes());
     ctx.grouped(&keys, &mut |ops| {
         let (mut reader, mut result) = (bytes_left.clone(), None::<Vec<u8>>);
         read_bytes = 0;

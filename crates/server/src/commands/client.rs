@@ -8,12 +8,14 @@ use super::context::CommandContext;
 use super::context::client_state::ReplyMode;
 use super::error::{CommandError, NOT_INTEGER, SYNTAX};
 use super::text::{self, quote};
+use super::tracking;
 use crate::buffers::reply::ReplySink;
 use crate::lock::lock;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::state::clients::ClientInfo;
 use crate::state::pause::PauseKind;
+use crate::state::tracking::tracking_flag;
 use crate::state::users::Users;
 
 /// `CLIENT ID`
@@ -93,11 +95,16 @@ pub(super) fn line_of(ctx: &CommandContext<'_>, client_info: &ClientInfo) -> Str
     let spared = client_info.is_eviction_exempt.load(Ordering::Relaxed);
     let mut flags = String::new();
     let is_monitor = client_info.is_monitor.load(Ordering::Relaxed);
+    let tracking = client_info.tracking.load(Ordering::Relaxed);
+    let tracks = |flag: u8| tracking & flag != 0;
     for (letter, is_set) in [
         ('O', is_monitor),
         ('P', receives_messages(client_info)),
         ('x', multi >= 0),
         ('b', client_info.is_paused.load(Ordering::Relaxed)),
+        ('t', tracks(tracking_flag::ON)),
+        ('R', tracks(tracking_flag::BROKEN)),
+        ('B', tracks(tracking_flag::BCAST)),
         ('U', client_info.is_unix),
         ('e', spared),
     ] {
@@ -122,7 +129,7 @@ pub(super) fn line_of(ctx: &CommandContext<'_>, client_info: &ClientInfo) -> Str
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub={} psub={} \
          ssub={} multi={multi} qbuf={input} qbuf-free=0 argv-mem={arguments} multi-mem={transaction} \
          rbs=0 rbp=0 obl={output} oll={list} omem={output} tot-mem={total} events=r cmd={} user={} \
-         redir=-1 resp={} watch={watching} lib-name={} lib-ver={}",
+         redir={} resp={} watch={watching} lib-name={} lib-ver={}",
         client_info.id,
         client_info.addr,
         client_info.laddr,
@@ -136,6 +143,7 @@ pub(super) fn line_of(ctx: &CommandContext<'_>, client_info: &ClientInfo) -> Str
         number(&client_info.shards),
         labels.command,
         String::from_utf8_lossy(&labels.user),
+        tracking::redirect_of(client_info),
         client_info.resp.load(Ordering::Relaxed),
         String::from_utf8_lossy(&labels.library),
         String::from_utf8_lossy(&labels.library_version),
@@ -356,12 +364,6 @@ pub(super) fn no_touch(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     Ok(())
 }
 
-/// `CLIENT GETREDIR`
-pub(super) fn getredir(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    reply::integer(ctx.out, -1);
-    Ok(())
-}
-
 /// `CLIENT PAUSE timeout [WRITE|ALL]`
 pub(super) fn pause(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let kind = match (args.len(), text::option(args.at(3)).as_slice()) {
@@ -400,41 +402,6 @@ pub(super) fn unblock(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
     }
     parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
     reply::integer(ctx.out, 0);
-    Ok(())
-}
-
-/// `CLIENT TRACKING ON|OFF`. Only `OFF` succeeds.
-pub(super) fn tracking(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    if args.len() > 3 || switch(args.at(2))? {
-        return Err(NO_TRACKING);
-    }
-    reply::ok(ctx.out);
-    Ok(())
-}
-
-const NO_TRACKING: CommandError = CommandError::Fixed(
-    "ERR this server has no client-side caching: CLIENT TRACKING is not supported",
-);
-
-/// `CLIENT CACHING YES|NO`
-pub(super) fn caching(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    Err(CommandError::Fixed(
-        "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode \
-         enabled",
-    ))
-}
-
-/// `CLIENT TRACKINGINFO`
-pub(super) fn trackinginfo(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let resp = ctx.client.resp;
-    reply::map(ctx.out, resp, 3);
-    reply::bulk(ctx.out, b"flags");
-    reply::set(ctx.out, resp, 1);
-    reply::bulk(ctx.out, b"off");
-    reply::bulk(ctx.out, b"redirect");
-    reply::integer(ctx.out, -1);
-    reply::bulk(ctx.out, b"prefixes");
-    reply::array(ctx.out, 0);
     Ok(())
 }
 

@@ -195,13 +195,20 @@ const NUMBERS: &[ConfigNumber] = &[
         (0, LONG_MAX),
         |s| &s.latency_ms,
     ),
+    number(
+        "tracking-table-max-keys",
+        NumberFormat::Plain,
+        (0, LONG_MAX),
+        |s| &s.tracked_keys,
+    ),
     number("acllog-max-len", NumberFormat::Plain, (0, LONG_MAX), |s| {
         &s.acl_log_len
     }),
 ];
 
 /// Numbers of [`NUMBERS`] that are no limits: every client may change them.
-const HARMLESS: [&str; 4] = [
+const HARMLESS: [&str; 5] = [
+    "tracking-table-max-keys",
     "acllog-max-len",
     "slowlog-log-slower-than",
     "slowlog-max-len",

@@ -126,11 +126,6 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
     ignored("stream-node-max-bytes", "4096", ValueKind::Memory),
     ignored("stream-node-max-entries", "100", ValueKind::Number(0, LONG)),
     ignored(
-        "tracking-table-max-keys",
-        "1000000",
-        ValueKind::Number(0, LONG),
-    ),
-    ignored(
         "zset-max-listpack-entries",
         "128",
         ValueKind::Number(0, LONG),

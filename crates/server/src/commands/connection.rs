@@ -136,6 +136,7 @@ pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
     ctx.client.queue = None;
     ctx.client.watched.clear();
     pubsub::unsubscribe_all(ctx);
+    ctx.client.end_tracking(&ctx.shared.tracking);
     ctx.client.db = 0;
     ctx.client.resp = RespVersion::V2;
     ctx.client.replies = ReplyMode::On;
@@ -147,6 +148,8 @@ pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
 /// `QUIT`
 pub(super) fn quit(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     ctx.client.leaving = true;
+    // From here on, invalidations that are redirected to it have no receiver.
+    ctx.shared.clients.mark_closing(&ctx.client.client_info);
     pubsub::unsubscribe_all(ctx);
     reply::ok(ctx.out);
     Ok(())

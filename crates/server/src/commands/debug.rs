@@ -27,8 +27,7 @@ const NOT_POSITIVE: CommandError =
     CommandError::Fixed("ERR value is out of range, must be positive");
 
 /// Subcommands without effect, and the number of their arguments.
-const WITHOUT_EFFECT: [(&[u8], usize); 5] = [
-    (b"set-active-expire", 1),
+const WITHOUT_EFFECT: [(&[u8], usize); 4] = [
     (b"quicklist-packed-threshold", 1),
     (b"change-repl-id", 0),
     (b"pause-cron", 1),
@@ -71,7 +70,7 @@ const HELP: &[&str] = &[
     "REPLYBUFFER <PEAK-RESET-TIME|RESIZING> <value>",
     "    Has no effect.",
     "SET-ACTIVE-EXPIRE <0|1>",
-    "    Has no effect: keys are absent from their time on.",
+    "    Setting it to 0 lets only requests that find expired keys publish their expiry.",
     "SET-DISABLE-DENY-SCRIPTS <0|1>",
     "    Setting it to 1 lets scripts call DEBUG.",
     "SLEEP <seconds>",
@@ -101,6 +100,11 @@ pub(super) fn debug(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
         (b"error", 3) => return Err(CommandError::Detailed(args.at(2).to_vec())),
         (b"log", 3) => {
             tracing::warn!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2)));
+            reply::ok(ctx.out);
+        }
+        (b"set-active-expire", 3) => {
+            let is_on = parse_i64(args.at(2)).is_some_and(|value| value != 0);
+            ctx.shared.threads.expiries().set_active(is_on);
             reply::ok(ctx.out);
         }
         (b"set-disable-deny-scripts", 3) => {

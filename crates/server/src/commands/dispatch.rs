@@ -30,6 +30,7 @@ pub(super) fn run(
     command: Option<&'static Command>,
     args: Args<'_>,
 ) -> ExecOutcome {
+    ctx.limit_tracked_keys();
     let from = ctx.out.len();
     ctx.request.reply_start = from;
     ctx.request.push_end = from;
@@ -38,6 +39,7 @@ pub(super) fn run(
         Ok(command) => {
             outcome = queue_or_execute(ctx, command, args);
             if outcome == ExecOutcome::Long {
+                ctx.forget_events();
                 return outcome;
             }
         }
@@ -61,6 +63,8 @@ pub(super) fn run(
     if ctx.client.replies != ReplyMode::On {
         withhold_reply(ctx, from);
     }
+    ctx.settle_changes();
+    ctx.end_caching(command);
     outcome
 }
 

@@ -36,7 +36,11 @@ pub(super) fn execute(
     if tells && clean {
         *ctx.mark = Some(from); // SRV-CMD-1, SRV-CMD-2
     }
-    match check_keys(command, args).and_then(|()| (command.run)(ctx, args)) {
+    let executed = check_keys(command, args).and_then(|()| {
+        ctx.track_reads(command, args);
+        (command.run)(ctx, args)
+    });
+    match executed {
         Ok(()) => {
             if ctx.request.has_failed {
                 ctx.count_if_failed(command);

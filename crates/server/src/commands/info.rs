@@ -147,7 +147,7 @@ fn clients(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::
         "client_recent_max_input_buffer": largest(|c| c.input_bytes.load(Ordering::Relaxed)),
         "client_recent_max_output_buffer": largest(|c| c.output_bytes.load(Ordering::Relaxed)),
         "blocked_clients": blocked,
-        "tracking_clients": 0,
+        "tracking_clients": shared.tracking.clients(),
         "watching_clients": watching,
     )
 }
@@ -178,6 +178,7 @@ fn memory(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "used_memory_live_map": figures.log.unwrap_or_default().live_map_bytes,
         "used_memory_read_cache": figures.read_cache.unwrap_or_default().bytes,
         "used_memory_slow_log": shared.slow_log.bytes(),
+        "used_memory_tracking": shared.tracking.bytes(),
         "total_system_memory": machine,
         "total_system_memory_human": human(machine),
         "maxmemory": most,
@@ -291,6 +292,9 @@ fn stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "pubsubshard_channels": shared.subscriptions.channels(SubscriptionKind::Shard),
         "evicted_clients": counts.get(Counter::Evictions),
         "client_output_buffer_limit_disconnections": counts.get(Counter::OutputLimits),
+        "tracking_total_keys": shared.tracking.keys(),
+        "tracking_total_items": shared.tracking.items(),
+        "tracking_total_prefixes": shared.tracking.prefixes(),
         "total_error_replies": counts.get(Counter::Errors),
         "acl_access_denied_auth": shared.users.denied(DenialReason::Auth),
         "acl_access_denied_cmd": shared.users.denied(DenialReason::Command),

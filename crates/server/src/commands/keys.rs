@@ -312,6 +312,17 @@ pub(super) fn flushall(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
 /// `FLUSHDB [ASYNC|SYNC]`. Deletes key by key, because the store cannot drop a single database at once.
 pub(super) fn flushdb(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     flush_options(args)?;
+    // Client-side caches get one invalidation of all keys.
+    ctx.begin_flush();
+    let flushed = delete_all(ctx);
+    ctx.end_flush();
+    flushed?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// Deletes every key of the client's database.
+fn delete_all(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let db = ctx.client.db;
     let (mut names, mut cursor) = (Vec::new(), 0);
     loop {
@@ -330,6 +341,5 @@ pub(super) fn flushdb(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
             return Err(STOPPING);
         }
     }
-    reply::ok(ctx.out);
     Ok(())
 }

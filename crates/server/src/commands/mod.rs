@@ -15,7 +15,7 @@
 //!
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
 //!   [`moves`], [`object`], [`dump`], [`migrate`], [`sort`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`functions`],
-//!   [`connection`], [`client`], [`command`], [`config`], [`info`], [`server`], [`slowlog`], [`latency`], [`memory`],
+//!   [`connection`], [`client`], [`tracking`], [`command`], [`config`], [`info`], [`server`], [`slowlog`], [`latency`], [`memory`],
 //!   [`persistence`], [`monitor`], [`acl`], [`debug`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each; [`subcommands`]: those of containers. A new command is a function in its family and a row here.
@@ -81,5 +81,6 @@ mod strings;
 mod subcommands;
 pub(crate) mod table;
 mod text;
+mod tracking;
 mod transactions;
 mod values;

@@ -78,10 +78,11 @@ fn transfer(
             flags: meta.flags,
             kind: meta.kind,
         };
-        ops.put(to, value)?;
+        // In Redis's order of invalidations.
         if how.deletes_source {
             ops.delete(from)?;
         }
+        ops.put(to, value)?;
         Ok(GroupDecision::Apply)
     })?;
     if outcome == Transferred::Done {

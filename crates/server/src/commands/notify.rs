@@ -72,19 +72,23 @@ impl CommandContext<'_> {
     /// Publishes that a command has not found the key that it reads.
     #[inline]
     pub(super) fn notify_miss(&mut self, key: Key<'_>) {
+        if self.thread.records {
+            self.notify_if_expired(key);
+        }
         self.notify(KeyspaceEvents::MISS, "keymiss", key);
     }
 
-    /// Publishes that `key` has expired if a write will replace its expired value, unless the thread of expiries has
+    /// Publishes that `key` has expired if a write will replace its expired value, or a read has found it, unless the thread of expiries has
     /// published it (SRV-EXPIRY-1).
     #[inline]
     pub(super) fn notify_if_expired(&mut self, key: Key<'_>) {
-        if self.notifies(KeyspaceEvents::EXPIRED)
+        if (self.thread.records || self.notifies(KeyspaceEvents::EXPIRED))
             && let StoreAccess::Session(session) = &mut self.store
             && self.shared.threads.expiries().claim(key, session.now_ms())
             && holds_expired(&mut **session, key, ReadView::Pending)
         {
-            self.publish_event("expired", key);
+            self.note_expired(key);
+            self.notify(KeyspaceEvents::EXPIRED, "expired", key);
         }
     }
 
@@ -92,8 +96,8 @@ impl CommandContext<'_> {
     #[inline]
     pub(super) fn note_expiry(&mut self, key: Key<'_>, expires_ms: u64) {
         if expires_ms != 0
-            && self.notifies(KeyspaceEvents::EXPIRED)
-            && !self.shared.subscriptions.is_empty()
+            && (self.thread.records
+                || self.notifies(KeyspaceEvents::EXPIRED) && !self.shared.subscriptions.is_empty())
         {
             let now_ms = self.ops().now_ms();
             self.shared.threads.expiries().note(key, expires_ms, now_ms);

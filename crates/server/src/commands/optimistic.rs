@@ -30,6 +30,7 @@
 //! absent as it was read, so SRV-OPT-3 holds for its value.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use farbank_store::{
     BeforeValue, Error, GetStep, GroupDecision, Key, Ops, ReadView, Session, StoredItem,
@@ -38,6 +39,8 @@ use farbank_store::{
 
 use super::context::CommandContext;
 use crate::exec_context::{OptimisticAccess, StoreAccess};
+use crate::lock::lock;
+use crate::state::change_log::ChangeLog;
 
 /// Rounds in which the body runs without locks.
 const OPTIMISTIC_ROUNDS: usize = 2;
@@ -233,6 +236,8 @@ struct OptimisticOps<'a> {
     session: &'a mut dyn Session,
     touched: &'a mut TouchedKeys,
     value_bytes_max: usize,
+    /// Where changes are recorded, if they are.
+    log: Option<&'a Mutex<ChangeLog>>,
 }
 
 impl OptimisticOps<'_> {
@@ -287,6 +292,9 @@ impl OptimisticOps<'_> {
             });
         }
         self.touched.has_changes = true;
+        if let Some(log) = self.log {
+            lock(log).note_change(key.bytes);
+        }
         let touched = self.touched.entry(key);
         let old = bytes_of(&touched.change);
         touched.change = change;
@@ -495,6 +503,9 @@ impl CommandContext<'_> {
         body: GroupBody<'_>,
     ) -> Result<Option<GroupDecision>, Error> {
         let value_bytes_max = self.shared.store.item_bytes_max();
+        let log = self.thread.records.then(|| Arc::clone(&self.thread.log));
+        let log = log.as_deref();
+        let start = log.map(|log| lock(log).mark());
         let (store, mut rest) = self.split_store();
         let StoreAccess::Session(session) = store else {
             return Ok(Some(GroupDecision::Abandon));
@@ -505,12 +516,27 @@ impl CommandContext<'_> {
             session: &mut **session,
             touched,
             value_bytes_max,
+            log,
         };
-        let decision = body(&mut rest.with_store(StoreAccess::Optimistic(&mut ops)))?;
-        if decision == GroupDecision::Abandon {
-            return Ok(Some(decision));
+        let ended = body(&mut rest.with_store(StoreAccess::Optimistic(&mut ops)));
+        let recorded = log.map(|log| lock(log).mark());
+        let outcome = match ended {
+            Ok(GroupDecision::Apply) => touched.commit(&mut **session),
+            _ => Ok(false),
+        };
+        if let Some(log) = log {
+            // The events of the body are in its order; the session has recorded the same changes again.
+            let kept = if matches!(outcome, Ok(true)) {
+                recorded
+            } else {
+                start
+            };
+            lock(log).rewind(kept.unwrap_or_default());
         }
-        Ok(touched.commit(&mut **session)?.then_some(decision))
+        match ended? {
+            GroupDecision::Abandon => Ok(Some(GroupDecision::Abandon)),
+            decision => Ok(outcome?.then_some(decision)),
+        }
     }
 
     /// Runs `body` in a group of the keys touched so far. If it touches another key, that is added to the keys and the

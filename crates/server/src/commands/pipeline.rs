@@ -17,6 +17,7 @@ use super::lookup::{lookup, resolve};
 use super::scripts;
 use super::slowlog::note_slow;
 use super::table::COMMANDS;
+use super::tracking::awaits_recording;
 use super::transactions;
 use crate::exec_context::{ExecOutcome, ExecutedRequest, StoreAccess, Turn, TurnProgress, WINDOW};
 use crate::protocol::resp::{Args, RequestParser, reply};
@@ -105,6 +106,10 @@ fn execute_one(
         status.paused = true;
         return false;
     }
+    if !ctx.executes_long && awaits_recording(ctx, command, args) {
+        status.awaits_room = true;
+        return false;
+    }
     if !ctx.executes_long {
         // Before that, the client's requests are refused or short.
         let is_authenticated = ctx.client.user.is_authenticated();
@@ -115,7 +120,7 @@ fn execute_one(
             && (needs_room(ctx.client, command, args).is_some_and(|need| !has_room(ctx, need))
                 || ctx.shared.subscriptions.is_full()
                     && (ctx.shared.subscriptions.has_monitors()
-                        || publishes(ctx.client, ctx.shared.settings.notifies(), command)));
+                        || publishes(ctx.client, ctx.shows_changes(), command)));
     }
     if (status.awaits_room || status.awaits_long) && is_denied(ctx.client, command, args) {
         (status.awaits_room, status.awaits_long) = (false, false); // It is refused at once.

@@ -8,8 +8,7 @@ use super::error::CommandError;
 use super::text::quote;
 use crate::glob::{LetterCase, matches};
 use crate::protocol::resp::{Args, RespVersion, reply};
-use crate::state::messages::{Publication, SubscriptionKind};
-use crate::state::subscriptions::ClientSubscriptions;
+use crate::state::messages::{Publication, SubscriptionKind, TargetKind};
 
 /// Words of the replies to a change of a subscription.
 struct ChangeWords {
@@ -29,9 +28,7 @@ fn words(kind: SubscriptionKind) -> ChangeWords {
 
 /// Whether the client is in the state in which RESP2 allows few commands.
 pub(super) fn is_restricted(ctx: &CommandContext<'_>) -> bool {
-    let own = ctx.client.subscriptions.as_ref();
-    let has_messages = |own: &ClientSubscriptions| own.total() > own.len(SubscriptionKind::Monitor);
-    ctx.client.resp == RespVersion::V2 && own.is_some_and(|own| has_messages(own))
+    ctx.client.resp == RespVersion::V2 && ctx.client.has_subscriptions()
 }
 
 /// Whether a restricted client may use this command.
@@ -230,7 +227,9 @@ fn receive_own(ctx: &mut CommandContext<'_>, publication: &mut Publication) {
     delivery.except = Some(id);
     let start = ctx.out.len();
     for target in &delivery.targets {
-        if own.contains(target.kind, &target.name) {
+        if let TargetKind::Subscription(kind) = target.kind
+            && own.contains(kind, &target.name)
+        {
             delivery.message.append(ctx.out, ctx.client.resp, target);
         }
     }

@@ -202,6 +202,7 @@ impl ScriptRun<'_, '_> {
         rest.out = reply;
         (rest.request.reply_start, rest.request.replies_to_script) = (0, true);
         let mut inner = rest.with_store(store.reborrow());
+        inner.track_reads(command, args);
         let outcome = (command.run)(&mut inner, args);
         ctx.request.hidden_bytes = inner.request.hidden_bytes + inner.out.len();
         outcome

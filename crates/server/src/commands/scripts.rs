@@ -151,6 +151,7 @@ pub(super) fn run(
         is_readonly: is_readonly || script.flags.no_writes,
     };
     let from = ctx.out.len();
+    ctx.note_script_keys(keys.from(0));
     if !matches!(ctx.store, StoreAccess::Session(_)) {
         let outcome = run_once(ctx, engine, call).map_err(ScriptAbort::into_error);
         ctx.request.has_failed = ctx.out.as_slice().get(from) == Some(&b'-');

@@ -82,13 +82,13 @@ pub(super) fn mget(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     let view = ctx.view();
     let (db, resp) = (ctx.client.db, ctx.client.resp);
     let (mut bytes_left, mut is_long) = (ctx.bytes_left(), false);
+    let notifies = ctx.shows_changes();
     let StoreAccess::Session(session) = &mut ctx.store else {
         return mget_in_group(ctx, args);
     };
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
     let most = ctx.out.bytes_max();
     let (mut hits, mut misses, mut fits, mut in_value) = (0, 0, true, false);
-    let notifies = ctx.shared.settings.notifies();
     let (mut at, mut missing) = (0, Vec::new());
     let buffer_pool = &mut ctx.thread.buffer_pool;
     let mut head = |meta: Option<&ValueMeta>, out: &mut Vec<u8>| {
@@ -228,7 +228,7 @@ fn put(
     expires_ms: u64,
 ) -> Result<(), CommandError> {
     check_length(ctx, bytes.len())?;
-    if ctx.shared.settings.notifies() {
+    if ctx.shows_changes() {
         put_and_notify(ctx, key, bytes, expires_ms)?;
     } else {
         ctx.ops().put(key, string(bytes, expires_ms))?;

@@ -5,6 +5,7 @@ use super::context::command_row::flag::*;
 use super::context::command_row::{Command, SECOND, rows};
 use super::{
     acl, client, command, config, functions, latency, memory, object, pubsub, scripts, slowlog,
+    tracking,
 };
 
 /// Subcommands of OBJECT.
@@ -190,8 +191,8 @@ pub(super) static CLIENT: &[Command] = rows! { 320;
     }
     "client|getredir" {
         arity: 2, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "6.0.0", run: client::getredir,
-        summary: "Returns -1: client tracking is not supported.",
+        acl: "@connection", group: "connection", since: "6.0.0", run: tracking::getredir,
+        summary: "Returns the client that receives this connection's invalidations.",
     }
     "client|pause" {
         arity: -3, flags: ADMIN | NOSCRIPT | LOADING | STALE,
@@ -209,19 +210,19 @@ pub(super) static CLIENT: &[Command] = rows! { 320;
         summary: "Returns 0: there are no blocking commands.",
     }
     "client|tracking" {
-        arity: -3, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "6.0.0", run: client::tracking,
-        summary: "Turns client-side caching off; it cannot be turned on.",
+        arity: -3, flags: NOSCRIPT | LOADING | STALE | TRACKS,
+        acl: "@connection", group: "connection", since: "6.0.0", run: tracking::tracking,
+        summary: "Turns client-side caching of this connection on or off.",
     }
     "client|caching" {
         arity: 3, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "6.0.0", run: client::caching,
-        summary: "Fails: client-side caching is not supported.",
+        acl: "@connection", group: "connection", since: "6.0.0", run: tracking::caching,
+        summary: "Includes or excludes the keys of the next request from client-side caching.",
     }
     "client|trackinginfo" {
         arity: 2, flags: NOSCRIPT | LOADING | STALE,
-        acl: "@connection", group: "connection", since: "6.2.0", run: client::trackinginfo,
-        summary: "Describes this connection's client-side caching, which is off.",
+        acl: "@connection", group: "connection", since: "6.2.0", run: tracking::trackinginfo,
+        summary: "Describes this connection's client-side caching.",
     }
     "client|help" {
         arity: 2, flags: LOADING | STALE,

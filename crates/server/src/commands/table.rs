@@ -365,7 +365,7 @@ static ROWS: &[Command] = rows! { 1;
         summary: "Starts a transaction; the following commands are queued.",
     }
     "exec" {
-        arity: 1, flags: NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE,
+        arity: 1, flags: NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE | TRACKS,
         acl: "@transaction", group: "transactions", since: "1.2.0", run: transactions::exec,
         summary: "Executes the queued commands, all or none.",
     }
@@ -469,7 +469,7 @@ static ROWS: &[Command] = rows! { 1;
         summary: "Commands about subscriptions.",
     }
     "client" {
-        arity: -2, flags: MAY_WALK,
+        arity: -2, flags: MAY_WALK | TRACKS,
         group: "connection", since: "2.4.0", run: server::container, subcommands: CLIENT,
         summary: "Commands about connections.",
     }

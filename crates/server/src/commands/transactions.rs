@@ -325,6 +325,7 @@ fn run_in_group(
     args: Args<'_>,
 ) -> Result<ExecOutcome, Error> {
     let from = ctx.out.len();
+    ctx.track_reads(command, args);
     match (command.run)(ctx, args) {
         Ok(()) => {
             ctx.count_if_failed(command);

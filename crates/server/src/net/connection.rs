@@ -18,6 +18,7 @@ use crate::exec_context::TurnStatus;
 use crate::protocol::resp::{RequestParser, RespVersion};
 use crate::settings::WireProtocol;
 use crate::state::clients::ClientInfo;
+use crate::state::tracking::Tracking;
 use crate::state::users::UserRegistry;
 
 /// A connection's protocol and its state in it.
@@ -181,11 +182,18 @@ impl Connection {
         }
     }
 
-    /// Whether its client has subscriptions.
-    pub(super) fn is_subscribed(&self) -> bool {
+    /// Whether its client has subscriptions, or tracks keys.
+    pub(super) fn receives_messages(&self) -> bool {
         match &self.protocol {
-            ProtocolState::Resp { client, .. } => client.is_subscribed(),
+            ProtocolState::Resp { client, .. } => client.receives_messages(),
             ProtocolState::Memcached(_) => false,
+        }
+    }
+
+    /// Ends its client-side caching.
+    pub(super) fn end_tracking(&mut self, tracking: &Tracking) {
+        if let ProtocolState::Resp { client, .. } = &mut self.protocol {
+            client.end_tracking(tracking);
         }
     }
 

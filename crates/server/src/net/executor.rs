@@ -3,6 +3,7 @@
 //! Each worker has one executor for all its connections; the thread of long requests (`long_requests`) has its own.
 //! Both use [`Executor::execute`], so one place decides when a reply may be sent.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use farbank_pm::Ticket;
@@ -13,6 +14,10 @@ use super::worker_pool::WorkerPool;
 use crate::commands::memcached::state::MemcachedState;
 use crate::commands::{memcached, pipeline};
 use crate::exec_context::{ThreadState, Turn};
+use crate::lock::lock;
+use crate::state::change_log::Change;
+use crate::state::messages::Publication;
+use crate::state::recording_session::RecordingSession;
 use crate::state::shared::ServerShared;
 use crate::stats::counters::ThreadCounters;
 
@@ -60,8 +65,18 @@ impl<'a> Executor<'a> {
     /// Executes the complete requests in a connection's input, from `now` until `deadline`.
     pub(super) fn execute(&mut self, conn: &mut Connection, now: Instant, deadline: Instant) {
         self.thread.timer.start(now);
+        self.thread.records = self.shared.tracking.is_on(); // SRV-TRACK-2
+        let log = self.thread.records.then(|| Arc::clone(&self.thread.log));
+        let mut recording;
+        let session: &mut dyn Session = match &log {
+            Some(log) => {
+                recording = RecordingSession::new(self.session.as_mut(), log);
+                &mut recording
+            }
+            None => self.session.as_mut(),
+        };
         let turn = Turn {
-            session: self.session.as_mut(),
+            session,
             shared: self.shared,
             thread: &mut self.thread,
             published: self.published,
@@ -76,6 +91,11 @@ impl<'a> Executor<'a> {
             ProtocolState::Memcached(conn) => {
                 memcached::pipeline::execute(turn, self.memcached, conn);
                 self.thread.timer.clear(); // Its requests are not counted by command.
+                if let Some(log) = &log {
+                    let mut log = lock(log);
+                    let events = log.take_events();
+                    log.settle(events, 0); // Its client tracks no keys.
+                }
             }
         }
         if self.thread.timer.is_pending() {
@@ -86,14 +106,35 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Removes every item if the delay of a memcached client's `flush_all` has passed.
-    pub(super) fn flush_if_due(&mut self) {
+    /// Removes every item if the delay of a memcached client's `flush_all` has passed. Returns the invalidations.
+    pub(super) fn flush_if_due(&mut self) -> Vec<Publication> {
         if !self.memcached.flush_is_due(self.session.as_ref()) {
-            return;
+            return Vec::new();
         }
         match self.session.flush_all() {
             Ok(()) => self.memcached.note_flush(self.shared.clock_ms() / 1000),
             Err(error) => tracing::error!(%error, "delayed flush_all failed"),
+        }
+        self.announce(&[Change::All { origin: 0 }])
+    }
+
+    /// Takes the changes that the executed requests have made.
+    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+        lock(&self.thread.log).take_changes()
+    }
+
+    /// Lists changes again, to announce them with the next batch.
+    pub(super) fn relist(&mut self, changes: Vec<Change>) {
+        if !changes.is_empty() {
+            lock(&self.thread.log).relist(changes);
+        }
+    }
+
+    /// Returns the invalidations of changes that are visible to all sessions (SRV-TRACK-3).
+    pub(super) fn announce(&self, changes: &[Change]) -> Vec<Publication> {
+        match changes.is_empty() {
+            true => Vec::new(),
+            false => self.shared.tracking.announce(&self.shared.clients, changes),
         }
     }
 

@@ -11,7 +11,10 @@ use farbank_store::{DATABASES, Error, Key, ReadView, Session};
 
 use super::executor::ServerParts;
 use crate::keyspace_events::KeyspaceEvents;
+use crate::state::change_log::Change;
 use crate::state::expiries::{AHEAD_MS, holds_expired};
+use crate::state::messages::Publication;
+use crate::state::shared::ServerShared;
 use crate::state::threads::ServerThreads;
 
 /// Time from the begin of a scan to the begin of the next one.
@@ -75,10 +78,12 @@ pub(super) fn run(parts: &ServerParts<'_>) {
     while !pool.is_stopping() {
         let events = shared.settings.keyspace_events();
         let has_subscribers = !shared.subscriptions.is_empty();
-        let tells_evicted = events.tells(KeyspaceEvents::EVICTED) && has_subscribers;
+        let has_caches = shared.tracking.clients() > 0;
+        let tells_evicted = events.tells(KeyspaceEvents::EVICTED) && has_subscribers || has_caches;
         pool.expiries.collect_evicted(tells_evicted);
         publish_evicted(parts);
-        if !events.tells(KeyspaceEvents::EXPIRED) || !has_subscribers {
+        let tells_expired = events.tells(KeyspaceEvents::EXPIRED) && has_subscribers || has_caches;
+        if !tells_expired {
             if session.take().is_some() {
                 pool.expiries.clear();
                 scan = Scan::default();
@@ -95,8 +100,12 @@ pub(super) fn run(parts: &ServerParts<'_>) {
                 scan.is_running = false;
             }
         }
+        if has_caches && pool.expiries.take_lost(session.now_ms()) {
+            let changes = [Change::All { origin: 0 }];
+            pool.publish(shared.tracking.announce(&shared.clients, &changes), None);
+        }
         // As in Redis, keys do not expire during a pause.
-        if shared.pause.current(shared.clock_ms()).is_none() {
+        if pool.expiries.is_active() && shared.pause.current(shared.clock_ms()).is_none() {
             publish_due(parts, session.as_mut());
         }
         session.rest();
@@ -110,11 +119,29 @@ fn publish_evicted(parts: &ServerParts<'_>) {
     let mut messages = Vec::new();
     for (db, bytes) in parts.pool.expiries.take_evicted() {
         let key = Key { db, bytes: &bytes };
-        messages.extend(parts.shared.event("evicted", key));
+        if parts
+            .shared
+            .settings
+            .keyspace_events()
+            .tells(KeyspaceEvents::EVICTED)
+        {
+            messages.extend(parts.shared.event("evicted", key));
+        }
+        messages.extend(invalidations(&parts.shared, key));
     }
     if !messages.is_empty() {
         parts.pool.publish(messages, None);
     }
+}
+
+/// The invalidations of a key that has expired or was evicted.
+fn invalidations(shared: &ServerShared<'_>, key: Key<'_>) -> Vec<Publication> {
+    if shared.tracking.clients() == 0 {
+        return Vec::new();
+    }
+    let (key, origin) = (key.bytes.into(), 0);
+    let changes = [Change::Key { key, origin }];
+    shared.tracking.announce(&shared.clients, &changes)
 }
 
 /// Publishes the events of keys that have expired.
@@ -128,10 +155,22 @@ fn publish_due(parts: &ServerParts<'_>, session: &mut dyn Session) {
         };
         let key = Key { db, bytes: &bytes };
         if !holds_expired(session, key, ReadView::Durable) {
-            pool.expiries.postpone(key, now_ms);
+            if !pool.expiries.postpone(key, now_ms)
+                && let Ok(Some(meta)) = session.meta(key, ReadView::Durable)
+                && meta.expires_ms > now_ms
+            {
+                pool.expiries.note(key, meta.expires_ms, now_ms);
+            }
         } else if pool.expiries.claim(key, now_ms) {
             // A command that replaces the value meanwhile may have claimed the entry first.
-            messages.extend(shared.event("expired", key));
+            if shared
+                .settings
+                .keyspace_events()
+                .tells(KeyspaceEvents::EXPIRED)
+            {
+                messages.extend(shared.event("expired", key));
+            }
+            messages.extend(invalidations(shared, key));
         }
         if messages.len() >= BATCH {
             pool.publish(std::mem::take(&mut messages), None);

@@ -42,6 +42,7 @@ use crate::state::shared::ServerShared;
 use crate::state::subscriptions::Subscriptions;
 use crate::state::threads::ServerThreads;
 use crate::state::tls::TlsState;
+use crate::state::tracking::Tracking;
 use crate::stats::counters::ServerCounters;
 use crate::stats::process::MemoryWatch;
 use crate::stats::process::unix_secs;
@@ -263,8 +264,11 @@ impl Server {
         let users = start_users::registry(&settings, &self.options).map_err(io::Error::other)?;
         let tls = TlsState::new(self.options.tls.clone()).map_err(io::Error::other)?;
         let has_tls = self.endpoints.iter().any(|endpoint| endpoint.tls);
+        let subscriptions = Subscriptions::default();
+        let queued_bytes = subscriptions.queued_bytes();
         let parts = ServerParts {
             shared: ServerShared {
+                tracking: Tracking::new(pool.workers.len(), queued_bytes),
                 store,
                 options: &self.options,
                 settings,
@@ -272,7 +276,7 @@ impl Server {
                 clients: ClientRegistry::default(),
                 scripts: ScriptRegistry::default(),
                 functions,
-                subscriptions: Subscriptions::default(),
+                subscriptions,
                 endpoints: self.endpoints,
                 started: Instant::now(),
                 run_id: run_id(),

@@ -78,6 +78,7 @@ fn serve(executor: &mut Executor<'_>, pool: &WorkerPool, conn: &mut Connection) 
     (conn.status.awaits_long, conn.status.unfinished) = (false, false);
     conn.status.paused = false;
     let now = Instant::now();
+    shared.tracking.begin_long();
     executor.execute(conn, now, now);
     executor.thread.requests = 0;
     executor.thread.buffer_pool = BufferPool::default(); // The connection's buffer goes to its worker's pool later.
@@ -137,8 +138,11 @@ fn pass_on(shared: &ServerShared<'_>, conn: &mut Connection, copy: BegunCopy) {
     }
 }
 
-/// Sends the messages that the request has published.
+/// Sends the messages that the request has published, and the invalidations of its changes.
 fn publish(executor: &mut Executor<'_>, pool: &WorkerPool) {
+    executor.shared.tracking.end_long();
+    let changes = executor.take_changes();
+    pool.publish(executor.announce(&changes), None);
     if !executor.thread.outbox.is_empty() {
         let (mut messages, durable) = executor.thread.outbox.take();
         messages.extend(durable);

@@ -46,6 +46,7 @@ use crate::buffers::input::READ_BYTES;
 use crate::buffers::pool::BufferPool;
 use crate::exec_context::{LONG_BYTES, STALL_BYTES};
 use crate::settings::size;
+use crate::state::change_log::Change;
 use crate::state::clients::ClientInfo;
 use crate::state::messages::Publication;
 use crate::state::shared::ServerShared;
@@ -74,6 +75,8 @@ struct HeldReplies {
     slots: Vec<usize>,
     /// Messages that `ticket` holds (SRV-PUB-2).
     messages: Vec<Publication>,
+    /// Changes that are announced when `ticket` is durable (SRV-TRACK-3).
+    changes: Vec<Change>,
     /// When the batch began, and its number of requests.
     began: Instant,
     requests: u64,
@@ -108,6 +111,19 @@ pub(super) struct Worker<'a> {
     /// Sends buffers to the thread that frees them.
     freed: Sender<Vec<Vec<u8>>>,
     ticked_ms: u64,
+    /// The ticket of the last batch.
+    last_ticket: Ticket,
+    recording: Recording,
+}
+
+/// Whether a worker's change log has all its writes that are not visible (SRV-TRACK-4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Recording {
+    /// Clients do not track keys.
+    Off,
+    /// Only writes up to this ticket may be missing.
+    From(Ticket),
+    Complete,
 }
 
 impl<'a> Worker<'a> {
@@ -136,6 +152,8 @@ impl<'a> Worker<'a> {
             inputs: BufferPool::new(buffer_pool_bytes_max(shared)),
             freed,
             ticked_ms: 0,
+            last_ticket: Ticket::DURABLE,
+            recording: Recording::Off,
         }
     }
 
@@ -165,7 +183,8 @@ impl<'a> Worker<'a> {
             self.release_durable();
             self.deliver();
             self.remove_ended();
-            self.executor.flush_if_due();
+            let flushed = self.executor.flush_if_due();
+            self.publish(flushed);
             found_room = self.visit_awaiting_room();
             // Connections listed during these visits wait for the next iteration.
             for _ in 0..self.visits.ready.len() {
@@ -186,6 +205,7 @@ impl<'a> Worker<'a> {
                 self.pool.workers[self.number].will_wait();
                 self.release_durable();
             }
+            self.follow_tracking();
             self.executor.publish();
             self.tick();
             self.free_huge();
@@ -371,6 +391,7 @@ impl<'a> Worker<'a> {
                         break;
                     };
                     self.publish(batch.messages);
+                    self.announce(&batch.changes);
                     let latency = &self.shared.counters.workers[self.number].latency;
                     for slot in batch.slots {
                         if let Some(conn) = self.table.get_mut(slot) {
@@ -485,6 +506,10 @@ impl<'a> Worker<'a> {
             return;
         }
         let began = began.unwrap_or_else(Instant::now);
+        let mut changes = match self.executor.thread.records {
+            true => self.executor.take_changes(),
+            false => Vec::new(),
+        };
         self.executor.thread.counters.count(Counter::Batches, 1);
         let ticket = match self.commit() {
             Ok(ticket) => ticket,
@@ -495,10 +520,17 @@ impl<'a> Worker<'a> {
             Err(error) => {
                 tracing::error!(%error, "cannot commit a batch; closing the connections that wait for it");
                 self.close_unacknowledged();
+                self.announce(&changes);
+                self.executor.relist(std::mem::take(&mut changes));
                 Ticket::DURABLE
             }
         };
+        self.last_ticket = ticket;
         let messages = self.publish_outbox(ticket);
+        if ticket == Ticket::DURABLE {
+            // Changes of a batch that could not be committed may be visible as well.
+            self.announce(&std::mem::take(&mut changes));
+        }
         let touched = std::mem::take(&mut self.batch.touched);
         let mut slots = Vec::new();
         for &slot in &touched {
@@ -513,11 +545,12 @@ impl<'a> Worker<'a> {
         }
         self.batch.touched = touched;
         self.batch.touched.clear();
-        if !slots.is_empty() || !messages.is_empty() {
+        if !slots.is_empty() || !messages.is_empty() || !changes.is_empty() {
             self.held.push_back(HeldReplies {
                 ticket,
                 slots,
                 messages,
+                changes,
                 began,
                 requests,
             });
@@ -552,7 +585,13 @@ impl<'a> Worker<'a> {
     }
 
     fn close_unacknowledged(&mut self) {
-        self.held.clear();
+        let mut changes = Vec::new();
+        for batch in std::mem::take(&mut self.held) {
+            changes.extend(batch.changes);
+        }
+        // They are announced now and with the next batch, because they may be visible now or then.
+        self.announce(&changes);
+        self.executor.relist(changes);
         self.executor.thread.outbox.abort_unacknowledged();
         for slot in 0..self.table.len() {
             if let Some(conn) = self.table.get_mut(slot)
@@ -641,6 +680,7 @@ impl<'a> Worker<'a> {
         }
         conn.end_tls();
         self.end_subscriptions(&mut conn);
+        conn.end_tracking(&self.shared.tracking);
         std::mem::take(&mut conn.output).into_pool(&mut self.executor.thread.buffer_pool);
         std::mem::take(&mut conn.input).release(&mut self.inputs);
         self.unregister_client(&conn.client_info);

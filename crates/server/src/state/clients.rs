@@ -98,6 +98,10 @@ pub(crate) struct ClientInfo {
     pub(crate) is_closing: AtomicBool,
     /// CLIENT PAUSE holds its next request back.
     pub(crate) is_paused: AtomicBool,
+    /// Its client-side caching: bits of [`tracking_flag`](super::tracking::tracking_flag).
+    pub(crate) tracking: AtomicU8,
+    /// The client that receives its invalidations; 0 if that is itself.
+    pub(crate) redirect: AtomicU64,
     /// A value has arrived in part.
     pub(crate) reads_value: AtomicBool,
     pub(crate) labels: Mutex<ClientLabels>,
@@ -190,6 +194,8 @@ impl ClientRegistry {
             is_eviction_exempt: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
+            tracking: AtomicU8::new(0),
+            redirect: AtomicU64::new(0),
             reads_value: AtomicBool::new(false),
             labels: Mutex::new(ClientLabels {
                 name: Vec::new(),
@@ -206,6 +212,12 @@ impl ClientRegistry {
     /// Removes a connection. Returns whether it was registered.
     pub(crate) fn remove(&self, id: u64) -> bool {
         lock(&self.clients).remove(&id).is_some()
+    }
+
+    /// The connection with this id, unless it is being closed.
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<ClientInfo>> {
+        let client_info = lock(&self.clients).get(&id).cloned();
+        client_info.filter(|found| !found.is_closing.load(Ordering::Relaxed))
     }
 
     /// All connections, oldest first.

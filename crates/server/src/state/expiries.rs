@@ -7,7 +7,8 @@
 //! # Invariants
 //! SRV-EXPIRY-1  An entry is claimed once: by that thread, or by the command that replaces the expired value. The claimant
 //!     publishes the event. So no event is published twice.
-//! SRV-EXPIRY-2  The entries use at most [`ENTRY_BYTES_MAX`] bytes; a key above that gets no event.
+//! SRV-EXPIRY-2  The entries use at most [`ENTRY_BYTES_MAX`] bytes; a key above that gets no event. When it expires, client-side
+//!     caches get an invalidation of all keys.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,9 +49,17 @@ struct Entries {
     /// The same entries by the time of their check.
     queue: BTreeSet<(u64, Name)>,
     bytes: usize,
+    /// Times of the first and the last expiry that could not be listed.
+    lost: Option<(u64, u64)>,
 }
 
 impl Entries {
+    /// Records that an expiry is not listed (SRV-EXPIRY-2).
+    fn note_lost(&mut self, expires_ms: u64) {
+        let (first, last) = self.lost.unwrap_or((expires_ms, expires_ms));
+        self.lost = Some((first.min(expires_ms), last.max(expires_ms)));
+    }
+
     fn remove(&mut self, name: &Name) -> Option<EntryTimes> {
         let times = self.times.remove(name)?;
         self.queue.remove(&(times.check_ms, name.clone()));
@@ -80,6 +89,8 @@ pub(crate) struct Expiries {
     /// Whether evicted keys are collected.
     collects_evicted: AtomicBool,
     evicted: Mutex<EvictedKeys>,
+    /// The thread publishes no expiries (DEBUG SET-ACTIVE-EXPIRE 0).
+    is_inactive: AtomicBool,
 }
 
 fn name_of(key: Key<'_>) -> Name {
@@ -98,8 +109,11 @@ impl Expiries {
         let mut entries = lock(&self.entries);
         entries.remove(&name);
         let bytes = name.1.len() + ENTRY_OVERHEAD;
-        if expires_ms > now_ms.saturating_add(AHEAD_MS) || entries.bytes + bytes > ENTRY_BYTES_MAX {
+        if expires_ms > now_ms.saturating_add(AHEAD_MS) {
             return;
+        }
+        if entries.bytes + bytes > ENTRY_BYTES_MAX {
+            return entries.note_lost(expires_ms);
         }
         let times = EntryTimes {
             expires_ms,
@@ -130,8 +144,8 @@ impl Expiries {
     }
 
     /// Lets a due entry wait, because the key holds no expired value: the write of the value may not be visible yet.
-    /// Removes the entry if it has waited long enough.
-    pub(crate) fn postpone(&self, key: Key<'_>, now_ms: u64) {
+    /// Removes the entry if it has waited long enough. Returns whether it waits.
+    pub(crate) fn postpone(&self, key: Key<'_>, now_ms: u64) -> bool {
         let name = name_of(key);
         let mut entries = lock(&self.entries);
         let is_due = |times: &&EntryTimes| times.expires_ms <= now_ms;
@@ -142,7 +156,31 @@ impl Expiries {
             let waited_ms = now_ms.saturating_sub(times.end_ms - COMMIT_MS);
             let check_ms = now_ms + AGAIN_MS.max(waited_ms);
             entries.insert(name, EntryTimes { check_ms, ..times });
+            return true;
         }
+        false
+    }
+
+    /// Whether keys that are not listed have expired or were evicted since the last call: client-side caches may have
+    /// them. While more of them expire, the answer is yes once a second.
+    pub(crate) fn take_lost(&self, now_ms: u64) -> bool {
+        const AGAIN_MS: u64 = 1000;
+        let mut entries = lock(&self.entries);
+        let Some((_, last)) = entries.lost.filter(|(first, _)| *first <= now_ms) else {
+            return false;
+        };
+        entries.lost = (last > now_ms).then_some((now_ms + AGAIN_MS, last.max(now_ms + AGAIN_MS)));
+        true
+    }
+
+    /// Sets whether the thread publishes expiries. If not, requests that find expired values still do.
+    pub(crate) fn set_active(&self, is_active: bool) {
+        self.is_inactive.store(!is_active, Ordering::Relaxed);
+    }
+
+    /// Whether the thread publishes expiries.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.is_inactive.load(Ordering::Relaxed)
     }
 
     /// Removes all entries.
@@ -184,7 +222,8 @@ impl Expiries {
         let mut evicted = lock(&self.evicted);
         let bytes = key.bytes.len() + ENTRY_OVERHEAD;
         if evicted.bytes + bytes > ENTRY_BYTES_MAX {
-            return;
+            drop(evicted);
+            return lock(&self.entries).note_lost(0);
         }
         evicted.bytes += bytes;
         evicted.names.push(name_of(key));
@@ -221,14 +260,30 @@ mod tests {
         assert!(!expiries.claim(key(b"a"), 99));
         assert!(expiries.claim(key(b"a"), 100));
         assert!(!expiries.claim(key(b"a"), 100));
-        expiries.postpone(key(b"b"), 60);
+        assert!(expiries.postpone(key(b"b"), 60));
         assert_eq!(expiries.first_due(69), None);
         assert_eq!(expiries.first_due(70), Some((0, Arc::from(&b"b"[..]))));
-        expiries.postpone(key(b"b"), 50 + COMMIT_MS);
+        assert!(!expiries.postpone(key(b"b"), 50 + COMMIT_MS));
         assert_eq!(expiries.first_due(u64::MAX), None);
         expiries.note(key(b"b"), 200, 0);
         assert_eq!(expiries.first_due(199), None);
         expiries.note(key(b"b"), AHEAD_MS + 1, 0);
         assert_eq!(expiries.first_due(u64::MAX), None);
+    }
+
+    #[test]
+    fn expiries_that_are_not_listed_are_reported_until_the_last_has_passed() {
+        let expiries = Expiries::default();
+        assert!(!expiries.take_lost(u64::MAX));
+        expiries.note(key(&vec![1; ENTRY_BYTES_MAX - ENTRY_OVERHEAD]), 1, 0);
+        assert!(!expiries.take_lost(u64::MAX));
+        expiries.note(key(b"a"), 5000, 0);
+        expiries.note(key(b"b"), 7000, 0);
+        assert!(!expiries.take_lost(4999));
+        assert!(expiries.take_lost(5000));
+        assert!(!expiries.take_lost(5999));
+        assert!(expiries.take_lost(6001));
+        assert!(expiries.take_lost(7001));
+        assert!(!expiries.take_lost(u64::MAX));
     }
 }

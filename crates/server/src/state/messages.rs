@@ -47,6 +47,19 @@ impl SubscriptionKind {
     ];
 }
 
+/// Why a connection receives a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TargetKind {
+    /// It is subscribed.
+    Subscription(SubscriptionKind),
+    /// It caches keys that have changed, and speaks RESP3.
+    Invalidation,
+    /// The client that caches the keys has redirected its invalidations to it.
+    Redirected,
+    /// It has redirected its invalidations to a client that does not exist any more.
+    BrokenRedirect,
+}
+
 /// A connection that receives a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Receiver {
@@ -58,7 +71,7 @@ pub(crate) struct Receiver {
 
 /// A message; see SRV-PUB-4.
 pub(crate) struct Message {
-    /// Channel and text, each as a bulk string; or a whole line of MONITOR.
+    /// Channel and text, each as a bulk string; or a whole line of MONITOR; or the last part of an invalidation.
     tail: Vec<u8>,
     queued_bytes: Arc<AtomicUsize>,
 }
@@ -77,6 +90,11 @@ impl Message {
         Message::of([b"+", text, b"\r\n"].concat(), queued_bytes)
     }
 
+    /// Creates the message of an invalidation. `tail`: its last part, in RESP.
+    pub(crate) fn invalidation(tail: Vec<u8>, queued_bytes: &Arc<AtomicUsize>) -> Message {
+        Message::of(tail, queued_bytes)
+    }
+
     fn of(tail: Vec<u8>, queued_bytes: &Arc<AtomicUsize>) -> Message {
         queued_bytes.fetch_add(tail.len() + MESSAGE_OVERHEAD, Ordering::Relaxed);
         Message {
@@ -87,7 +105,11 @@ impl Message {
 
     /// Appends the message as the receivers of `target` get it.
     pub(crate) fn append(&self, out: &mut impl ReplySink, resp: RespVersion, target: &Target) {
-        match target.kind {
+        let kind = match target.kind {
+            TargetKind::Subscription(kind) => kind,
+            kind => return append_invalidation(out, resp, kind, &self.tail),
+        };
+        match kind {
             SubscriptionKind::Channel => {
                 reply::push(out, resp, 3);
                 out.extend_from_slice(b"$7\r\nmessage\r\n");
@@ -107,6 +129,26 @@ impl Message {
     }
 }
 
+/// Appends an invalidation with the last part `tail`. As in Redis, RESP2 gets only those that are redirected to it.
+pub(crate) fn append_invalidation(
+    out: &mut impl ReplySink,
+    resp: RespVersion,
+    kind: TargetKind,
+    tail: &[u8],
+) {
+    let head: &[u8] = match (resp, kind) {
+        (_, TargetKind::Subscription(_)) => return,
+        (RespVersion::V3, TargetKind::BrokenRedirect) => b">2\r\n$21\r\ntracking-redir-broken\r\n",
+        (RespVersion::V3, _) => b">2\r\n$10\r\ninvalidate\r\n",
+        (RespVersion::V2, TargetKind::Redirected) => {
+            b"*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n"
+        }
+        (RespVersion::V2, _) => return,
+    };
+    out.extend_from_slice(head);
+    out.extend_from_slice(tail);
+}
+
 impl Drop for Message {
     fn drop(&mut self) {
         let bytes = self.tail.len() + MESSAGE_OVERHEAD;
@@ -114,12 +156,13 @@ impl Drop for Message {
     }
 }
 
-/// A channel or pattern that has subscribers at one worker.
+/// A channel or pattern that has subscribers at one worker, or the receivers of an invalidation.
 #[derive(Clone)]
 pub(crate) struct Target {
-    pub(crate) kind: SubscriptionKind,
+    pub(crate) kind: TargetKind,
+    /// Name of the channel or pattern.
     pub(crate) name: Arc<[u8]>,
-    /// The subscribed connections, by client id.
+    /// The connections, by client id.
     pub(crate) receivers: Arc<Vec<Receiver>>,
 }
 

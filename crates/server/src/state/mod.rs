@@ -4,6 +4,8 @@
 //! * `clients`: the registry of connections.
 //! * `scripts`: loaded scripts, and the running one.
 //! * `subscriptions`: the registry of subscriptions. `messages`: published messages.
+//! * `tracking`: client-side caching. `change_log`: changes that are not announced yet. `recording_session`: a session that
+//!   records its changes.
 //! * `expiries`: keys that expire soon, for keyspace notifications.
 //! * `pause`: the pause of clients.
 //! * `users`: users and their permissions. `acl_log`: refused requests.
@@ -15,12 +17,14 @@
 //! State that only one protocol uses is with its commands, for example in `commands::memcached::state`.
 
 pub(crate) mod acl_log;
+pub(crate) mod change_log;
 pub(crate) mod clients;
 pub(crate) mod durable_file;
 pub(crate) mod expiries;
 pub(crate) mod functions;
 pub(crate) mod messages;
 pub(crate) mod pause;
+pub(crate) mod recording_session;
 pub(crate) mod save_file;
 pub(crate) mod saves;
 pub(crate) mod scripts;
@@ -28,4 +32,5 @@ pub(crate) mod shared;
 pub(crate) mod subscriptions;
 pub(crate) mod threads;
 pub(crate) mod tls;
+pub(crate) mod tracking;
 pub(crate) mod users;

@@ -17,6 +17,7 @@ use super::scripts::ScriptRegistry;
 use super::subscriptions::Subscriptions;
 use super::threads::ServerThreads;
 use super::tls::TlsState;
+use super::tracking::Tracking;
 use super::users::UserRegistry;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
@@ -38,6 +39,7 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) scripts: ScriptRegistry,
     pub(crate) functions: FunctionRegistry,
     pub(crate) subscriptions: Subscriptions,
+    pub(crate) tracking: Tracking,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
     /// 40 hexadecimal digits that identify this run of the server.

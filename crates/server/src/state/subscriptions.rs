@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use super::clients::ClientInfo;
 use super::messages::{
     Delivery, Message, Publication, QUEUED_BYTES_MAX, Receiver, SubscriptionKind, Target,
+    TargetKind,
 };
 use crate::glob::{LetterCase, matches};
 use crate::lock::lock;
@@ -154,6 +155,11 @@ impl Subscriptions {
         self.has_monitors.load(Ordering::Acquire)
     }
 
+    /// The count of bytes of messages that are not written to output queues yet (SRV-PUB-4).
+    pub(crate) fn queued_bytes(&self) -> &Arc<AtomicUsize> {
+        &self.queued_bytes
+    }
+
     /// Number of patterns with subscribers.
     pub(crate) fn patterns(&self) -> usize {
         self.pattern_count.load(Ordering::Acquire)
@@ -266,7 +272,7 @@ impl Subscriptions {
         for (kind, topic) in found {
             for (worker, receivers) in &topic.by_worker {
                 let target = Target {
-                    kind,
+                    kind: TargetKind::Subscription(kind),
                     name: Arc::clone(&topic.name),
                     receivers: Arc::clone(receivers),
                 };

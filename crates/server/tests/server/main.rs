@@ -26,6 +26,7 @@ mod pubsub;
 mod saves;
 mod scripts;
 mod tls;
+mod tracking;
 mod transactions;
 mod values;
 #[path = "../support/volatile.rs"]

@@ -1,5 +1,6 @@
 //! State of a connection that speaks RESP.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,8 +9,9 @@ use super::transaction::{TransactionQueue, WatchedKeys};
 use crate::lock::lock;
 use crate::protocol::resp::RespVersion;
 use crate::state::clients::ClientInfo;
-use crate::state::messages::{SubscriptionKind, Target};
+use crate::state::messages::{SubscriptionKind, Target, TargetKind};
 use crate::state::subscriptions::ClientSubscriptions;
+use crate::state::tracking::{Tracking, is_tracking};
 use crate::state::users::{ClientUser, User, UserChange, UserRegistry};
 
 /// Which replies a client gets (CLIENT REPLY).
@@ -24,6 +26,9 @@ pub(in crate::commands) enum ReplyMode {
     SkipThis,
 }
 
+/// Bytes of memory that a tracked prefix uses besides its text, here and in the registry.
+const PREFIX_BYTES: usize = 160;
+
 /// RESP state of a connection.
 pub(crate) struct ClientState {
     pub(in crate::commands) id: u64,
@@ -36,6 +41,16 @@ pub(crate) struct ClientState {
     pub(in crate::commands) executing: Option<usize>,
     pub(in crate::commands) watched: Box<WatchedKeys>,
     pub(in crate::commands) subscriptions: Option<Box<ClientSubscriptions>>,
+    /// It tracks the keys that it reads (CLIENT TRACKING without BCAST).
+    pub(in crate::commands) tracks_reads: bool,
+    /// It has tracked keys at some time, so it may still be registered for some.
+    pub(in crate::commands) has_tracked: bool,
+    /// The prefixes that it tracks (BCAST).
+    pub(in crate::commands) prefixes: BTreeSet<Arc<[u8]>>,
+    /// The keys that the running script has declared, if the client tracks what it reads.
+    pub(in crate::commands) script_keys: Vec<Box<[u8]>>,
+    /// Invalidations of its own changes that follow the reply to the executing request; `None` is that of all keys.
+    pub(in crate::commands) own_invalidations: Vec<Option<Box<[u8]>>>,
     pub(in crate::commands) last_command: &'static str,
     shown_command: &'static str,
     /// The user of the connection.
@@ -63,6 +78,11 @@ impl ClientState {
             executing: None,
             watched: Box::default(),
             subscriptions: None,
+            tracks_reads: false,
+            has_tracked: false,
+            prefixes: BTreeSet::new(),
+            script_keys: Vec::new(),
+            own_invalidations: Vec::new(),
             last_command: "NULL",
             user: ClientUser::new(users),
             leaving: false,
@@ -121,12 +141,32 @@ impl ClientState {
         })
     }
 
-    /// Bytes of memory that queued requests, watched keys and subscriptions use.
+    /// Ends the client-side caching of the client.
+    pub(crate) fn end_tracking(&mut self, tracking: &Tracking) {
+        if is_tracking(&self.client_info) {
+            tracking.disable(&self.client_info, self.prefixes.iter());
+        }
+        self.tracks_reads = false;
+        self.prefixes.clear();
+    }
+
+    /// Whether the client receives messages: it has a subscription, or tracks keys.
+    #[inline]
+    pub(crate) fn receives_messages(&self) -> bool {
+        self.is_subscribed() || is_tracking(&self.client_info)
+    }
+
+    /// Bytes of memory that queued requests, watched keys, subscriptions and prefixes use.
     pub(crate) fn memory_bytes(&self) -> usize {
         let subscriptions = self.subscriptions.as_ref();
         self.queue.as_ref().map_or(0, |queue| queue.bytes())
             + self.watched.bytes()
             + subscriptions.map_or(0, |own| own.bytes())
+            + self
+                .prefixes
+                .iter()
+                .map(|prefix| prefix.len() + PREFIX_BYTES)
+                .sum::<usize>()
     }
 
     /// Whether the client has a subscription.
@@ -143,10 +183,24 @@ impl ClientState {
         own.is_some_and(|own| own.len(SubscriptionKind::Monitor) > 0)
     }
 
-    /// Whether the client has the subscription that `target` names.
+    /// Whether the client still receives messages for `target`.
     pub(crate) fn receives(&self, target: &Target) -> bool {
         let own = self.subscriptions.as_ref();
-        own.is_some_and(|own| own.contains(target.kind, &target.name))
+        match target.kind {
+            TargetKind::Subscription(kind) => {
+                own.is_some_and(|own| own.contains(kind, &target.name))
+            }
+            _ if self.resp == RespVersion::V3 => true,
+            // As in Redis, a subscription to any channel suffices.
+            TargetKind::Redirected => self.has_subscriptions(),
+            TargetKind::Invalidation | TargetKind::BrokenRedirect => false,
+        }
+    }
+
+    /// Whether the client is subscribed to a channel or pattern.
+    pub(in crate::commands) fn has_subscriptions(&self) -> bool {
+        let own = self.subscriptions.as_ref();
+        own.is_some_and(|own| own.total() > own.len(SubscriptionKind::Monitor))
     }
 
     /// Version of the client's protocol.

@@ -105,6 +105,8 @@ pub(in crate::commands) mod flag {
         NO_AUTH 9 NO_MANDATORY_KEYS 24 NO_ASYNC_LOADING 29 NO_MULTI 10 ALLOW_BUSY 11 MOVABLEKEYS 25
     }
     // Clients do not see the flags below.
+    /// May make its client track keys (CLIENT TRACKING).
+    pub(in crate::commands) const TRACKS: u32 = 1 << 13;
     /// Executed immediately inside MULTI instead of being queued.
     pub(in crate::commands) const AT_ONCE: u32 = 1 << 16;
     /// Has no keys, and can still be in a group.

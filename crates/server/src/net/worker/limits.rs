@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::{Worker, buffer_pool_bytes_max};
 use crate::net::connection::Connection;
@@ -69,6 +70,7 @@ impl Worker<'_> {
             self.shared.memory.measure();
         }
         self.ticked_ms = now;
+        self.limit_tracked_keys(Instant::now() + self.shared.options.time_slice);
         self.inputs.tick(buffer_pool_bytes_max(self.shared));
         self.executor
             .thread

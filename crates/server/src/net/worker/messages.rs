@@ -6,8 +6,10 @@ use std::time::Instant;
 
 use farbank_pm::Ticket;
 
-use super::Worker;
+use super::{Recording, Worker};
 use crate::net::connection::{Connection, ProtocolState};
+use crate::settings::size;
+use crate::state::change_log::Change;
 use crate::state::messages::Publication;
 
 impl Worker<'_> {
@@ -30,6 +32,48 @@ impl Worker<'_> {
             for delivery in self.pool.publish(messages, Some(self.number)) {
                 self.deliveries.push(delivery);
             }
+        }
+    }
+
+    /// Sends the invalidations of changes that are visible to all sessions.
+    pub(super) fn announce(&mut self, changes: &[Change]) {
+        let invalidations = self.executor.announce(changes);
+        self.publish(invalidations);
+    }
+
+    /// Reports when no write of this worker is missing in its change log any more (SRV-TRACK-4). Called between two
+    /// batches: from here on, turns see that clients track keys.
+    pub(super) fn follow_tracking(&mut self) {
+        if self.recording == Recording::Complete || !self.shared.tracking.is_on() {
+            return;
+        }
+        let ticket = match self.recording {
+            Recording::From(ticket) => ticket,
+            _ => self.last_ticket,
+        };
+        self.recording = Recording::From(ticket);
+        // After a failure, no write becomes visible any more.
+        if self.executor.session.durable(ticket).unwrap_or(true) {
+            self.recording = Recording::Complete;
+            self.shared.tracking.note_ready_worker();
+        }
+    }
+
+    /// Keeps the table of tracked keys within its limit.
+    pub(super) fn limit_tracked_keys(&mut self, deadline: Instant) {
+        let keys_max = size(&self.shared.settings.tracked_keys);
+        let shared = self.shared;
+        while shared.tracking.is_over(keys_max) && Instant::now() < deadline {
+            let mut invalidations = Vec::new();
+            for key in shared.tracking.evict(keys_max) {
+                let clients = &shared.clients;
+                invalidations.extend(shared.tracking.invalidation(
+                    clients,
+                    &key.name,
+                    &key.clients,
+                ));
+            }
+            self.publish(invalidations);
         }
     }
 
@@ -70,7 +114,7 @@ impl Worker<'_> {
 
     /// Whether a connection must receive queued messages before it executes requests (SRV-DELIVER-2).
     pub(super) fn awaits_messages(&self, conn: &mut Connection) -> bool {
-        if self.deliveries.has_work() && conn.is_subscribed() {
+        if self.deliveries.has_work() && conn.receives_messages() {
             let arrived = self.deliveries.arrived();
             if *conn.waits_for.get_or_insert(arrived) > self.deliveries.appended() {
                 return true;
