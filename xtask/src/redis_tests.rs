@@ -52,17 +52,15 @@ const FILES: &[&str] = &[
     "unit/auth",
     "unit/acl",
     "unit/pause",
+    "unit/tracking",
 ];
 
 /// Files of which no test is run, the number of tests that redis-server passes, and the reason.
-const NOT_RUN: &[(&str, usize, &str)] = &[
-    ("unit/tracking", 54, "CLIENT TRACKING does not exist here"),
-    (
-        "unit/maxmemory",
-        31,
-        "maxmemory and its policies cannot be set",
-    ),
-];
+const NOT_RUN: &[(&str, usize, &str)] = &[(
+    "unit/maxmemory",
+    31,
+    "maxmemory and its policies cannot be set",
+)];
 
 /// A part of `unit/scripting` outside any test that ends the whole file: it needs Redis's Lua debugger.
 const DEBUGGER: &str =

@@ -90,6 +90,62 @@ def redis_transactions():
         listener.close()
 
 
+def redis_cache():
+    """redis-py: its client-side cache, which invalidations keep current."""
+    import redis
+    from redis.cache import CacheConfig
+    from redis.connection import CacheProxyConnection
+
+    # redis-py asks for this version by its number; the protocol of the cache is that of Redis 6.
+    CacheProxyConnection.MIN_ALLOWED_VERSION = "7.0.0"
+    cached = redis.Redis(port=PORT, protocol=3, decode_responses=True, cache_config=CacheConfig())
+    plain = redis.Redis(port=PORT, decode_responses=True)
+    plain.flushdb()
+    plain.mset({"cache:a": 1, "cache:b": 2})
+    assert cached.get("cache:a") == "1" and cached.mget("cache:a", "cache:b") == ["1", "2"]
+    assert cached.get_cache().size == 2
+
+    def requests():
+        # The calls of a command on the server tell whether the cache has answered.
+        return plain.info("commandstats")["cmdstat_get"]["calls"]
+
+    def becomes(key, value):
+        # An invalidation is sent with the reply to the write, on another connection.
+        until = time.monotonic() + 5
+        while cached.get(key) != value:
+            assert time.monotonic() < until, (key, cached.get(key), value)
+
+    before = requests()
+    assert all(cached.get("cache:a") == "1" for _ in range(10))
+    assert requests() == before
+    for value in range(100):
+        plain.set("cache:a", value)
+        becomes("cache:a", str(value))
+    plain.rename("cache:b", "cache:a")
+    becomes("cache:a", "2")
+    plain.psetex("cache:a", 50, "brief")
+    becomes("cache:a", "brief")
+    becomes("cache:a", None)
+    plain.set("cache:a", 5)
+    becomes("cache:a", "5")
+    plain.flushall()
+    becomes("cache:a", None)
+
+    def write():
+        for value in range(1, 1000):
+            plain.set("cache:n", value)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while writer.is_alive():
+        cached.get("cache:n")
+    becomes("cache:n", "999")
+    before = requests()
+    assert all(cached.get("cache:n") == "999" for _ in range(10))
+    assert requests() == before
+    cached.close()
+
+
 def redlock():
     """redlock-py: the Redlock algorithm on one server."""
     from redlock import Redlock
@@ -206,7 +262,7 @@ def flask_caching():
 
 
 SCENARIOS = [
-    redis_lock, redis_transactions, redlock, pottery_locks, django_cache, limits_windows, flask_caching,
+    redis_lock, redis_transactions, redis_cache, redlock, pottery_locks, django_cache, limits_windows, flask_caching,
 ]
 
 failures = 0
