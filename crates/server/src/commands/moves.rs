@@ -78,11 +78,10 @@ fn transfer(
             flags: meta.flags,
             kind: meta.kind,
         };
-        // In Redis's order of invalidations.
+        ops.put(to, value)?;
         if how.deletes_source {
             ops.delete(from)?;
         }
-        ops.put(to, value)?;
         Ok(GroupDecision::Apply)
     })?;
     if outcome == Transferred::Done {

@@ -81,7 +81,7 @@ const OWN: &[(&str, &str)] = &[
     ("GET k;DEL k;GET k;SET k 1", "_/:0/_/+OK/!k;"),
     ("SET k 1;GET k;APPEND k '';SETRANGE k 1 '';GETEX k;PERSIST k", "+OK/$1/1/:1/!k;:1/$1/1/:0/"),
     ("SET k 1;GET k;EXPIRE k 100;GET k;GETEX k PERSIST", "+OK/$1/1/:1/!k;$1/1/$1/1/!k;"),
-    ("SET k 1;MGET k m;RENAME k m", "+OK/*2/$1/1/_/+OK/!k;!m;"),
+    ("SET k 1;MGET k m;RENAME k m", "+OK/*2/$1/1/_/+OK/!m;!k;"), // In Redis, the old name precedes.
     ("SET k 1;GET m;COPY k m", "+OK/_/:1/!m;"),
     ("SET k 1;GET k;MOVE k 5;SELECT 5;FLUSHDB", "+OK/$1/1/:1/!k;+OK/+OK/!!"),
     ("GET k;SELECT 3;SET k 1", "_/+OK/+OK/!k;"),
