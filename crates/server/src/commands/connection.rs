@@ -1,5 +1,7 @@
 //! Commands about the connection: PING ECHO SELECT HELLO AUTH RESET QUIT.
 
+use std::sync::atomic::Ordering;
+
 use super::client;
 use super::context::CommandContext;
 use super::context::client_state::ReplyMode;
@@ -149,7 +151,10 @@ pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
 pub(super) fn quit(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     ctx.client.leaving = true;
     // From here on, invalidations that are redirected to it have no receiver.
-    ctx.shared.clients.mark_closing(&ctx.client.client_info);
+    ctx.client
+        .client_info
+        .has_quit
+        .store(true, Ordering::Relaxed);
     pubsub::unsubscribe_all(ctx);
     reply::ok(ctx.out);
     Ok(())

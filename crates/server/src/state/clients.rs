@@ -96,6 +96,8 @@ pub(crate) struct ClientInfo {
     pub(crate) is_eviction_exempt: AtomicBool,
     /// Is being closed: its memory is no longer counted.
     pub(crate) is_closing: AtomicBool,
+    /// It has sent QUIT: it is closed once its replies are sent.
+    pub(crate) has_quit: AtomicBool,
     /// CLIENT PAUSE holds its next request back.
     pub(crate) is_paused: AtomicBool,
     /// Its client-side caching: bits of [`tracking_flag`](super::tracking::tracking_flag).
@@ -193,6 +195,7 @@ impl ClientRegistry {
             counted_bytes: AtomicUsize::new(0),
             is_eviction_exempt: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
+            has_quit: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
             tracking: AtomicU8::new(0),
             redirect: AtomicU64::new(0),
@@ -214,10 +217,13 @@ impl ClientRegistry {
         lock(&self.clients).remove(&id).is_some()
     }
 
-    /// The connection with this id, unless it is being closed.
+    /// The connection with this id, unless it is being closed or has sent QUIT.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<ClientInfo>> {
         let client_info = lock(&self.clients).get(&id).cloned();
-        client_info.filter(|found| !found.is_closing.load(Ordering::Relaxed))
+        client_info.filter(|found| {
+            let ends = [&found.is_closing, &found.has_quit];
+            !ends.iter().any(|flag| flag.load(Ordering::Relaxed))
+        })
     }
 
     /// All connections, oldest first.
