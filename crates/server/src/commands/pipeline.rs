@@ -17,7 +17,7 @@ use super::lookup::{lookup, resolve};
 use super::scripts;
 use super::slowlog::note_slow;
 use super::table::COMMANDS;
-use super::tracking::awaits_recording;
+use super::tracking::{enables_tracking, is_recording};
 use super::transactions;
 use crate::exec_context::{ExecOutcome, ExecutedRequest, StoreAccess, Turn, TurnProgress, WINDOW};
 use crate::protocol::resp::{Args, RequestParser, reply};
@@ -159,6 +159,20 @@ fn execute_one(
         note_slow(ctx, command, args, ns);
     }
     true
+}
+
+/// Whether the request must wait until executors record all changes (SRV-TRACK-4). A request that is refused makes no
+/// executor record them.
+#[inline]
+fn awaits_recording(
+    ctx: &CommandContext<'_>,
+    command: Option<&'static Command>,
+    args: Args<'_>,
+) -> bool {
+    enables_tracking(ctx.client, command, args)
+        && ctx.client.user.is_authenticated()
+        && !is_denied(ctx.client, command, args)
+        && !is_recording(ctx)
 }
 
 /// Whether the client's user may not execute a request.

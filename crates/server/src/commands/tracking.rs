@@ -301,7 +301,16 @@ pub(super) fn trackinginfo(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<
 }
 
 /// Whether the request may make its client track keys.
-fn enables_tracking(client: &ClientState, command: &Command, args: Args<'_>) -> bool {
+#[inline]
+pub(super) fn enables_tracking(
+    client: &ClientState,
+    command: Option<&'static Command>,
+    args: Args<'_>,
+) -> bool {
+    command.is_some_and(|command| command.is(flag::TRACKS) && turns_on(client, command, args))
+}
+
+fn turns_on(client: &ClientState, command: &Command, args: Args<'_>) -> bool {
     match (command.name, &client.queue) {
         ("exec", Some(queue)) => queue.has(flag::TRACKS),
         ("exec", None) | (_, Some(_)) => false,
@@ -309,24 +318,9 @@ fn enables_tracking(client: &ClientState, command: &Command, args: Args<'_>) -> 
     }
 }
 
-/// Whether the request must wait until executors record all changes (SRV-TRACK-4).
-#[inline]
-pub(super) fn awaits_recording(
-    ctx: &CommandContext<'_>,
-    command: Option<&'static Command>,
-    args: Args<'_>,
-) -> bool {
-    match command {
-        Some(command) if command.is(flag::TRACKS) => {
-            enables_tracking(ctx.client, command, args) && !is_recording(ctx)
-        }
-        _ => false,
-    }
-}
-
-/// Whether this turn and all executors record changes. Makes them do it if not.
+/// Whether this turn and all executors record changes (SRV-TRACK-4). Makes them do it if not.
 #[cold]
-fn is_recording(ctx: &CommandContext<'_>) -> bool {
+pub(super) fn is_recording(ctx: &CommandContext<'_>) -> bool {
     let tracking = &ctx.shared.tracking;
     if tracking.turn_on() {
         ctx.shared.threads.wake();

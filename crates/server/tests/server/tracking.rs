@@ -305,6 +305,28 @@ fn tracking_begins_when_the_writes_before_are_visible() {
 }
 
 #[test]
+fn a_refused_request_neither_waits_nor_makes_writes_be_recorded() {
+    let server = Running::new();
+    let (mut refused, mut admin) = (server.connect(), server.connect());
+    admin.ask(
+        "ACL SETUSER u on nopass +@all -client|tracking;CONFIG SET requirepass secret",
+        "+OK\r\n+OK\r\n",
+    );
+    refused.ask("AUTH u x", "+OK\r\n");
+    let mut stranger = server.connect();
+    server.store.hold();
+    admin.send("SET a 1");
+    server.await_held(1);
+    // If these requests began the recording, they would wait for the write.
+    stranger.send("CLIENT TRACKING ON");
+    stranger.expect("-NOAUTH Authentication required.\r\n");
+    refused.send("CLIENT TRACKING ON");
+    assert!(refused.line().starts_with("-NOPERM "));
+    server.store.let_go();
+    admin.expect("+OK\r\n");
+}
+
+#[test]
 fn keys_that_expire_are_invalidated() {
     let server = several_workers();
     server.store.set_clock(NOW_MS);
