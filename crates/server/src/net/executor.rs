@@ -15,7 +15,7 @@ use crate::commands::memcached::state::MemcachedState;
 use crate::commands::{memcached, pipeline};
 use crate::exec_context::{ThreadState, Turn};
 use crate::lock::lock;
-use crate::state::change_log::Change;
+use crate::state::change_log::KeyChange;
 use crate::state::messages::Publication;
 use crate::state::recording_session::RecordingSession;
 use crate::state::shared::ServerShared;
@@ -115,23 +115,23 @@ impl<'a> Executor<'a> {
             Ok(()) => self.memcached.note_flush(self.shared.clock_ms() / 1000),
             Err(error) => tracing::error!(%error, "delayed flush_all failed"),
         }
-        self.announce(&[Change::All { origin: 0 }])
+        self.announce(&[KeyChange::All { origin: 0 }])
     }
 
     /// Takes the changes that the executed requests have made.
-    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+    pub(super) fn take_changes(&mut self) -> Vec<KeyChange> {
         lock(&self.thread.log).take_changes()
     }
 
     /// Lists changes again, to announce them with the next batch.
-    pub(super) fn relist(&mut self, changes: Vec<Change>) {
+    pub(super) fn relist(&mut self, changes: Vec<KeyChange>) {
         if !changes.is_empty() {
             lock(&self.thread.log).relist(changes);
         }
     }
 
     /// Returns the invalidations of changes that are visible to all sessions (SRV-TRACK-3).
-    pub(super) fn announce(&self, changes: &[Change]) -> Vec<Publication> {
+    pub(super) fn announce(&self, changes: &[KeyChange]) -> Vec<Publication> {
         match changes.is_empty() {
             true => Vec::new(),
             false => self.shared.tracking.announce(&self.shared.clients, changes),

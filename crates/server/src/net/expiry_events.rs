@@ -11,7 +11,7 @@ use farbank_store::{DATABASES, Error, Key, ReadView, Session};
 
 use super::executor::ServerParts;
 use crate::keyspace_events::KeyspaceEvents;
-use crate::state::change_log::Change;
+use crate::state::change_log::KeyChange;
 use crate::state::expiries::{AHEAD_MS, holds_expired};
 use crate::state::messages::Publication;
 use crate::state::shared::ServerShared;
@@ -101,7 +101,7 @@ pub(super) fn run(parts: &ServerParts<'_>) {
             }
         }
         if has_caches && pool.expiries.take_lost(session.now_ms()) {
-            let changes = [Change::All { origin: 0 }];
+            let changes = [KeyChange::All { origin: 0 }];
             pool.publish(shared.tracking.announce(&shared.clients, &changes), None);
         }
         // As in Redis, keys do not expire during a pause.
@@ -140,7 +140,7 @@ fn invalidations(shared: &ServerShared<'_>, key: Key<'_>) -> Vec<Publication> {
         return Vec::new();
     }
     let (key, origin) = (key.bytes.into(), 0);
-    let changes = [Change::Key { key, origin }];
+    let changes = [KeyChange::Key { key, origin }];
     shared.tracking.announce(&shared.clients, &changes)
 }
 

@@ -46,7 +46,7 @@ use crate::buffers::input::READ_BYTES;
 use crate::buffers::pool::BufferPool;
 use crate::exec_context::{LONG_BYTES, STALL_BYTES};
 use crate::settings::size;
-use crate::state::change_log::Change;
+use crate::state::change_log::KeyChange;
 use crate::state::clients::ClientInfo;
 use crate::state::messages::Publication;
 use crate::state::shared::ServerShared;
@@ -76,7 +76,7 @@ struct HeldReplies {
     /// Messages that `ticket` holds (SRV-PUB-2).
     messages: Vec<Publication>,
     /// Changes that are announced when `ticket` is durable (SRV-TRACK-3).
-    changes: Vec<Change>,
+    changes: Vec<KeyChange>,
     /// When the batch began, and its number of requests.
     began: Instant,
     requests: u64,

@@ -22,7 +22,7 @@ pub(crate) enum KeyEvent {
 
 /// A change that is announced once it is visible to all sessions.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum KeyChange {
     /// `origin`: the client that has changed the key; 0 if none has.
     Key { key: Box<[u8]>, origin: u64 },
     /// Every key may have changed.
@@ -37,13 +37,13 @@ pub(crate) struct ChangeLog {
     /// Keys of removed events for which the request has registered its client.
     registered: HashSet<Box<[u8]>>,
     /// The changes of the requests that have ended.
-    changes: Vec<Change>,
+    changes: Vec<KeyChange>,
     change_bytes: usize,
     /// While set, changes of single keys are not listed.
     is_flushing: bool,
 }
 
-/// Bytes of listed changes above which one [`Change::All`] replaces them.
+/// Bytes of listed changes above which one [`KeyChange::All`] replaces them.
 const BYTES_MAX: usize = 64 << 20;
 /// Bytes of an entry besides its key, with the allocator's overhead.
 const ENTRY_BYTES: usize = 64;
@@ -58,7 +58,7 @@ impl ChangeLog {
     pub(crate) fn rewind(&mut self, mark: usize) {
         let removed = self.events.get(mark..).unwrap_or_default();
         if removed.contains(&KeyEvent::Flushed) {
-            self.changes.push(Change::All { origin: 0 });
+            self.changes.push(KeyChange::All { origin: 0 });
         }
         for event in self.events.drain(mark.min(self.events.len())..) {
             if let KeyEvent::Read { key, is_new: true } = event {
@@ -114,26 +114,26 @@ impl ChangeLog {
                 KeyEvent::Changed { key, by_client } => {
                     self.change_bytes += key.len() + ENTRY_BYTES;
                     let origin = if by_client { origin } else { 0 };
-                    self.changes.push(Change::Key { key, origin });
+                    self.changes.push(KeyChange::Key { key, origin });
                 }
-                KeyEvent::Flushed => self.changes.push(Change::All { origin }),
+                KeyEvent::Flushed => self.changes.push(KeyChange::All { origin }),
             }
         }
         if self.change_bytes > BYTES_MAX {
             self.changes.clear();
             self.change_bytes = 0;
             // No client is the origin of all of them.
-            self.changes.push(Change::All { origin: 0 });
+            self.changes.push(KeyChange::All { origin: 0 });
         }
     }
 
     /// Lists changes that were taken before.
-    pub(crate) fn relist(&mut self, changes: Vec<Change>) {
+    pub(crate) fn relist(&mut self, changes: Vec<KeyChange>) {
         self.changes.extend(changes);
     }
 
     /// Takes the changes since the last call. Those of a request that has not settled them have no origin.
-    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+    pub(crate) fn take_changes(&mut self) -> Vec<KeyChange> {
         let events = self.take_events();
         self.settle(events, 0);
         self.change_bytes = 0;
@@ -152,14 +152,14 @@ mod tests {
         for _ in 0..BYTES_MAX >> 20 {
             log.note_change(&key);
         }
-        assert_eq!(log.take_changes(), [Change::All { origin: 0 }]);
+        assert_eq!(log.take_changes(), [KeyChange::All { origin: 0 }]);
         for _ in 0..=BYTES_MAX >> 20 {
             log.note_change(&key);
             let events = log.take_events();
             log.settle(events, 5);
         }
         let changes = log.take_changes();
-        assert_eq!(changes[0], Change::All { origin: 0 });
+        assert_eq!(changes[0], KeyChange::All { origin: 0 });
         assert!(changes.len() <= 2);
         assert_eq!(log.take_changes(), []);
     }
@@ -175,6 +175,6 @@ mod tests {
         log.note_change(b"c");
         log.set_flushing(false);
         let key = b"a"[..].into();
-        assert_eq!(log.take_changes(), [Change::Key { key, origin: 0 }]);
+        assert_eq!(log.take_changes(), [KeyChange::Key { key, origin: 0 }]);
     }
 }

@@ -47,7 +47,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::change_log::Change;
+use super::change_log::KeyChange;
 use super::clients::{ClientInfo, ClientRegistry};
 use super::messages::{Delivery, Message, Publication, Receiver, Target, TargetKind};
 use crate::lock::lock;
@@ -474,14 +474,14 @@ impl Tracking {
     pub(crate) fn announce(
         &self,
         clients: &ClientRegistry,
-        changes: &[Change],
+        changes: &[KeyChange],
     ) -> Vec<Publication> {
         let mut invalidations = Vec::new();
         let mut broadcasts = Broadcasts::default();
         let has_prefixes = self.prefixes() > 0;
         for change in changes {
             match change {
-                Change::All { origin } => {
+                KeyChange::All { origin } => {
                     // SRV-TRACK-6
                     let keeps =
                         |_: &[u8], client: &ClientInfo| client.id == *origin && is_caching(client);
@@ -492,7 +492,7 @@ impl Tracking {
                         .filter(|client| client.id != *origin && is_tracking(client));
                     invalidations.extend(tracking.filter_map(|c| self.flush_of(clients, c)));
                 }
-                Change::Key { key, origin } => {
+                KeyChange::Key { key, origin } => {
                     if has_prefixes {
                         self.note_broadcast(&mut broadcasts, key, *origin);
                     }

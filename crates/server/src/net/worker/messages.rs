@@ -9,7 +9,7 @@ use farbank_pm::Ticket;
 use super::{Recording, Worker};
 use crate::net::connection::{Connection, ProtocolState};
 use crate::settings::size;
-use crate::state::change_log::Change;
+use crate::state::change_log::KeyChange;
 use crate::state::messages::Publication;
 
 impl Worker<'_> {
@@ -36,7 +36,7 @@ impl Worker<'_> {
     }
 
     /// Sends the invalidations of changes that are visible to all sessions.
-    pub(super) fn announce(&mut self, changes: &[Change]) {
+    pub(super) fn announce(&mut self, changes: &[KeyChange]) {
         let invalidations = self.executor.announce(changes);
         self.publish(invalidations);
     }
