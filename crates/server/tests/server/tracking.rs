@@ -270,6 +270,22 @@ fn an_invalidation_waits_until_the_write_is_durable() {
 }
 
 #[test]
+fn a_client_is_registered_before_its_request_reads() {
+    let server = several_workers();
+    let (mut reader, mut writer) = (tracker(&server, ""), server.connect());
+    let keys: Vec<_> = (0..40).map(|at| format!("k{at}")).collect();
+    server.store.close_gate();
+    reader.send(&format!("MGET {}", keys.join(" ")));
+    server.store.await_waiting();
+    writer.ask("SET k1 1", "+OK\r\n");
+    server.store.open_gate();
+    let nulls = "_\r\n".repeat(38);
+    reader.expect(&format!("*40\r\n_\r\n$1\r\n1\r\n{nulls}"));
+    // The write was announced before the read ended, which might have missed it.
+    reader.ask("PING", &format!("{}+PONG\r\n", invalidation("k1")));
+}
+
+#[test]
 fn a_write_whose_commit_fails_is_announced() {
     let server = Running::new();
     let (mut reader, mut writer) = (tracker(&server, ""), server.connect());
