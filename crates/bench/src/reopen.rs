@@ -49,7 +49,7 @@ pub(crate) fn run(
         )?;
         for (clean, how) in [(false, "after a kill"), (true, "after a close")] {
             let mut times = Vec::new();
-            let mut records_read = 0;
+            let mut reads = Vec::new();
             for open in 0..OPENS {
                 report_progress(watch, &format!("opening {how}"), open, OPENS)?;
                 match clean {
@@ -71,18 +71,15 @@ pub(crate) fn run(
                         "the reopened store differs from the state {how}: {opened:?}"
                     )));
                 }
-                records_read = opened.records_scanned;
+                reads.push(opened.records_scanned as f64 / keys as f64);
             }
             let name = |what: &str| format!("overwritten, {share} % live, {how}: {what}");
             report.figures.extend([
                 Figure::measured("reopen", name("median"), median(&times))
                     .unit("ms")
                     .spread(&times),
-                Figure::counted(
-                    "reopen",
-                    name("records read a key"),
-                    records_read as f64 / keys as f64,
-                ),
+                Figure::counted("reopen", name("records read a key"), median(&reads))
+                    .spread(&reads),
             ]);
         }
     }

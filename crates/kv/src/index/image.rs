@@ -23,7 +23,7 @@ impl HashIndex {
     }
 
     /// Appends the index as bytes: the number of groups, their lengths in lines, and their rows.
-    /// [`HashIndex::import`] reads them.
+    /// [`RowsImport`] reads them.
     pub(crate) fn export(&self, out: &mut Vec<u8>) {
         let runs = self.runs();
         out.extend_from_slice(&(runs.len() as u64).to_le_bytes());
@@ -35,53 +35,6 @@ impl HashIndex {
                 out.extend_from_slice(&slot.load(Ordering::Relaxed).to_le_bytes());
             }
         }
-    }
-
-    /// Reads an exported index. Returns `None` if the bytes are malformed, or if `is_place` rejects an entry's
-    /// offset.
-    pub(crate) fn import(bytes: &[u8], is_place: impl Fn(Off) -> bool) -> Option<HashIndex> {
-        let (groups, bytes) = bytes.split_first_chunk::<8>()?;
-        let groups = usize::try_from(u64::from_le_bytes(*groups))
-            .ok()
-            .filter(|n| *n > 0)?;
-        let (lengths, rows) = bytes.split_at_checked(groups.checked_mul(2)?)?;
-        let lengths: Vec<usize> = lengths
-            .chunks_exact(2)
-            .map(|l| u16::from_le_bytes([l[0], l[1]]).into())
-            .collect();
-        let lines: usize = lengths.iter().sum();
-        if rows.len() != lines * LINE {
-            return None;
-        }
-        let level = groups.ilog2();
-        let index = HashIndex::new(level);
-        index.directory.reserve(groups);
-        index.rows.reserve(lines);
-        for (line, row) in rows.chunks_exact(LINE).enumerate() {
-            let slots = &index.rows.get(line).0;
-            for (slot, word) in slots.iter().zip(row.chunks_exact(8)) {
-                let word = crate::format::record::u64_at(word, 0);
-                if word > GONE {
-                    let is_sound = word >> OFFSET_BITS >= 1 << HOME_BITS && is_place(at_of(word));
-                    is_sound.then_some(())?; // KV-INDEX-5
-                }
-                slot.store(word, Ordering::Relaxed);
-            }
-        }
-        let mut first = 0;
-        for (number, lines) in lengths.into_iter().enumerate() {
-            let depth = depth_of(number, groups);
-            let word = IndexGroup {
-                first,
-                lines,
-                depth,
-            }
-            .word();
-            index.directory.get(number).store(word, Ordering::Release);
-            first += lines;
-        }
-        index.set_sizes(groups, lines);
-        Some(index)
     }
 
     /// Sets the numbers of groups and of rows of an index that was read.
@@ -116,6 +69,89 @@ impl HashIndex {
             }
         }
         out[begins..begins + 4].copy_from_slice(&count.to_le_bytes());
+    }
+}
+
+/// An index that is being read from the rows that [`HashIndex::export`] has appended. Threads read pieces of it in parallel.
+pub(crate) struct RowsImport<'a> {
+    index: HashIndex,
+    /// Rows of each group.
+    lengths: Vec<usize>,
+    rows: &'a [u8],
+}
+
+impl<'a> RowsImport<'a> {
+    /// Bytes of the rows in a piece.
+    const PIECE: usize = 256 * LINE;
+
+    /// Starts to read an exported index. Returns `None` if `bytes` has another length than its groups.
+    pub(crate) fn begin(bytes: &'a [u8]) -> Option<RowsImport<'a>> {
+        let (groups, bytes) = bytes.split_first_chunk::<8>()?;
+        let groups = usize::try_from(u64::from_le_bytes(*groups))
+            .ok()
+            .filter(|n| *n > 0)?;
+        let (lengths, rows) = bytes.split_at_checked(groups.checked_mul(2)?)?;
+        let lengths: Vec<usize> = lengths
+            .chunks_exact(2)
+            .map(|l| u16::from_le_bytes([l[0], l[1]]).into())
+            .collect();
+        let lines: usize = lengths.iter().sum();
+        if rows.len() != lines * LINE {
+            return None;
+        }
+        let index = HashIndex::new(groups.ilog2());
+        index.directory.reserve(groups);
+        index.rows.reserve(lines);
+        Some(RowsImport {
+            index,
+            lengths,
+            rows,
+        })
+    }
+
+    /// Returns the number of pieces.
+    pub(crate) fn pieces(&self) -> usize {
+        self.rows.len().div_ceil(RowsImport::PIECE)
+    }
+
+    /// Reads piece `number`. Each piece is read once. Returns `None` if an entry is malformed, or if `is_place` rejects
+    /// its offset.
+    pub(crate) fn read(&self, number: usize, is_place: impl Fn(Off) -> bool) -> Option<()> {
+        let begins = number * RowsImport::PIECE;
+        let ends = self.rows.len().min(begins + RowsImport::PIECE);
+        let rows = self.rows[begins..ends].chunks_exact(LINE);
+        for (line, row) in (begins / LINE..).zip(rows) {
+            let slots = &self.index.rows.get(line).0;
+            for (slot, word) in slots.iter().zip(row.chunks_exact(8)) {
+                let word = crate::format::record::u64_at(word, 0);
+                if word > GONE {
+                    let is_sound = word >> OFFSET_BITS >= 1 << HOME_BITS && is_place(at_of(word));
+                    is_sound.then_some(())?; // KV-INDEX-5
+                }
+                slot.store(word, Ordering::Relaxed);
+            }
+        }
+        Some(())
+    }
+
+    /// Returns the index, after all pieces were read.
+    pub(crate) fn finish(self) -> HashIndex {
+        let RowsImport { index, lengths, .. } = self;
+        let groups = lengths.len();
+        let mut first = 0;
+        for (number, lines) in lengths.into_iter().enumerate() {
+            let depth = depth_of(number, groups);
+            let word = IndexGroup {
+                first,
+                lines,
+                depth,
+            }
+            .word();
+            index.directory.get(number).store(word, Ordering::Release);
+            first += lines;
+        }
+        index.set_sizes(groups, first);
+        index
     }
 }
 

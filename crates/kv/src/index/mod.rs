@@ -37,7 +37,7 @@ mod bulk;
 mod image;
 
 pub(crate) use bulk::{BulkBuild, FreshRows};
-pub(crate) use image::GroupsImport;
+pub(crate) use image::{GroupsImport, RowsImport};
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::EpochTable;

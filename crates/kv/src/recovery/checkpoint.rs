@@ -11,7 +11,7 @@ use farbank_pm::{LINE, Medium, Off};
 use super::segment_scanner::{ScannedRecord, header_at};
 use super::{
     PartitionedItems, RecoveryCounts, count, in_parallel, mark_extents_used, threads_for,
-    threads_for_items,
+    threads_for_items, threads_for_pieces,
 };
 use crate::engine::Engine;
 use crate::engine::checkpoint::NamedCheckpoint;
@@ -211,10 +211,7 @@ fn read_index<M: Medium>(
         }
         Some(kept)
     };
-    let threads = match import.pieces().len() {
-        1 => 1,
-        _ => engine.config.open_threads.max(1),
-    };
+    let threads = threads_for_pieces(engine, import.pieces().len());
     let kept: Option<u64> = in_parallel(threads, &read).into_iter().sum();
     let kept = kept.ok_or(Malformed)?;
     Ok((kept == counted).then(|| import.finish()))

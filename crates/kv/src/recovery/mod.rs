@@ -356,6 +356,14 @@ fn threads_for_items<M: Medium>(engine: &Engine<M>, items: usize) -> usize {
     }
 }
 
+/// Returns the number of threads for `pieces` of an index.
+fn threads_for_pieces<M: Medium>(engine: &Engine<M>, pieces: usize) -> usize {
+    match pieces {
+        0 | 1 => 1,
+        _ => engine.config.open_threads.max(1),
+    }
+}
+
 fn in_parallel<R: Send>(threads: usize, work: &(impl Fn() -> R + Sync)) -> Vec<R> {
     if threads == 1 {
         return vec![work()];

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned, Ticket};
 
 use crate::engine::Engine;
@@ -17,7 +17,8 @@ use crate::engine::piece_chain::{self, ChainWriter, piece_bytes};
 use crate::format::pool_root::RootWords;
 use crate::format::record::{RECORD_MIN, SEQ_MAX, u32_at, u64_at};
 use crate::format::segment::{FIRST, SegmentState};
-use crate::index::HashIndex;
+use crate::index::{HashIndex, RowsImport};
+use crate::recovery::{in_parallel, threads_for_pieces};
 use farbank_store::{DATABASES, Error};
 
 /// Bytes of one segment's row in the snapshot.
@@ -138,13 +139,7 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
                 .get(geometry.segment_of(at) as usize)
                 .is_some_and(|end| (FIRST..*end).contains(&geometry.within(at)))
     };
-    let index = HashIndex::import(index, |at| {
-        let is_place = is_place(at);
-        if is_place {
-            engine.segments.live_map().set(at);
-        }
-        is_place
-    })?;
+    let index = read_index(engine, RowsImport::begin(index)?, is_place)?;
     let counted = keys.chunks_exact(8).map(|bytes| u64_at(bytes, 0));
     let total = counted.fold(0, u64::saturating_add);
     if total > SEQ_MAX || seq_max > SEQ_MAX {
@@ -159,6 +154,32 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
     }
     engine.install(index, seq_max);
     Some(total)
+}
+
+/// Reads the rows of the index, by several threads, and sets the bits of the live map. `None` if an entry is malformed, or if
+/// `is_place` rejects its place.
+fn read_index<M: Medium>(
+    engine: &Engine<M>,
+    import: RowsImport<'_>,
+    is_place: impl Fn(Off) -> bool + Sync,
+) -> Option<HashIndex> {
+    let live_map = engine.segments.live_map();
+    let is_live = |at: Off| {
+        let is_place = is_place(at);
+        if is_place {
+            live_map.set(at);
+        }
+        is_place
+    };
+    let next = AtomicUsize::new(0);
+    let read = || {
+        let mut pieces = std::iter::from_fn(|| Some(next.fetch_add(1, Relaxed)))
+            .take_while(|number| *number < import.pieces());
+        pieces.try_for_each(|number| import.read(number, is_live))
+    };
+    let all = in_parallel(threads_for_pieces(engine, import.pieces()), &read);
+    all.into_iter().collect::<Option<()>>()?;
+    Some(import.finish())
 }
 
 /// Whether the row of a segment is for its current generation, with counts that its size allows.
