@@ -78,8 +78,8 @@ impl CommandContext<'_> {
         self.notify(KeyspaceEvents::MISS, "keymiss", key);
     }
 
-    /// Publishes that `key` has expired if a write will replace its expired value, or a read has found it, unless the thread of expiries has
-    /// published it (SRV-EXPIRY-1).
+    /// Publishes that `key` has expired if a write will replace its expired value, or a read has found it, unless the
+    /// thread of expiries has published it (SRV-EXPIRY-1).
     #[inline]
     pub(super) fn notify_if_expired(&mut self, key: Key<'_>) {
         if (self.thread.records || self.notifies(KeyspaceEvents::EXPIRED))

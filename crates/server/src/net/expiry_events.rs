@@ -119,29 +119,35 @@ fn publish_evicted(parts: &ServerParts<'_>) {
     let mut messages = Vec::new();
     for (db, bytes) in parts.pool.expiries.take_evicted() {
         let key = Key { db, bytes: &bytes };
-        if parts
-            .shared
-            .settings
-            .keyspace_events()
-            .tells(KeyspaceEvents::EVICTED)
-        {
-            messages.extend(parts.shared.event("evicted", key));
-        }
-        messages.extend(invalidations(&parts.shared, key));
+        messages.extend(messages_of(
+            &parts.shared,
+            KeyspaceEvents::EVICTED,
+            "evicted",
+            key,
+        ));
     }
     if !messages.is_empty() {
         parts.pool.publish(messages, None);
     }
 }
 
-/// The invalidations of a key that has expired or was evicted.
-fn invalidations(shared: &ServerShared<'_>, key: Key<'_>) -> Vec<Publication> {
-    if shared.tracking.clients() == 0 {
-        return Vec::new();
+/// Returns the events, if there are events of `class`, and the invalidations of a key that has expired or was evicted.
+fn messages_of(
+    shared: &ServerShared<'_>,
+    class: KeyspaceEvents,
+    name: &str,
+    key: Key<'_>,
+) -> Vec<Publication> {
+    let mut messages = match shared.settings.keyspace_events().tells(class) {
+        true => shared.event(name, key),
+        false => Vec::new(),
+    };
+    if shared.tracking.clients() > 0 {
+        let (key, origin) = (key.bytes.into(), 0);
+        let changes = [KeyChange::Key { key, origin }];
+        messages.extend(shared.tracking.announce(&shared.clients, &changes));
     }
-    let (key, origin) = (key.bytes.into(), 0);
-    let changes = [KeyChange::Key { key, origin }];
-    shared.tracking.announce(&shared.clients, &changes)
+    messages
 }
 
 /// Publishes the events of keys that have expired.
@@ -163,14 +169,7 @@ fn publish_due(parts: &ServerParts<'_>, session: &mut dyn Session) {
             }
         } else if pool.expiries.claim(key, now_ms) {
             // A command that replaces the value meanwhile may have claimed the entry first.
-            if shared
-                .settings
-                .keyspace_events()
-                .tells(KeyspaceEvents::EXPIRED)
-            {
-                messages.extend(shared.event("expired", key));
-            }
-            messages.extend(invalidations(shared, key));
+            messages.extend(messages_of(shared, KeyspaceEvents::EXPIRED, "expired", key));
         }
         if messages.len() >= BATCH {
             pool.publish(std::mem::take(&mut messages), None);
