@@ -215,6 +215,8 @@ fn masks(a: &[u8], b: &[u8], row_words: usize) -> Vec<Vec<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use farbank_pm::rng::Rng;
+
     use super::*;
 
     /// The classic table, and the way back as Redis walks it.
@@ -246,17 +248,11 @@ mod tests {
 
     #[test]
     fn the_bit_rows_find_the_subsequence_that_the_classic_table_finds() {
-        let mut state = 1u64;
-        let mut random = move |below: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (state >> 33) % below
-        };
+        let mut rng = Rng::new(1);
         for _ in 0..300 {
             let mut word = |letters| -> Vec<u8> {
-                (0..random(200))
-                    .map(|_| b'a' + random(letters) as u8)
+                (0..rng.below(200))
+                    .map(|_| b'a' + rng.below(letters) as u8)
                     .collect()
             };
             let (a, b) = (word(4), word(5));

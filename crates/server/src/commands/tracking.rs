@@ -607,6 +607,8 @@ impl CommandContext<'_> {
 
 #[cfg(test)]
 mod tests {
+    use farbank_pm::rng::Rng;
+
     use super::*;
 
     #[test]
@@ -614,13 +616,8 @@ mod tests {
         let words: Vec<&[u8]> = vec![
             b"", b"a", b"ab", b"abc", b"b", b"ba", b"c", b"ca", b"cab", b"x",
         ];
-        let mut seed = 7_usize;
-        let mut random = |below: usize| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
+        let mut rng = Rng::new(7);
+        let mut random = |below: usize| rng.below(below as u64) as usize;
         for _ in 0..2000 {
             let len = random(5);
             let list: Vec<&[u8]> = (0..len).map(|_| words[random(words.len())]).collect();
