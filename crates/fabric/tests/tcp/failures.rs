@@ -226,7 +226,12 @@ fn requests_on_connections_that_break_execute_at_most_once() {
             added += ended.0;
             unknown += ended.1;
         }
-        let found = fabric.fetch_add(counter, 0).await.unwrap();
+        // The last cut may show only now. The connection after it is whole.
+        let found = match fabric.fetch_add(counter, 0).await {
+            Err(FabricError::Timeout { server: 0 }) => fabric.fetch_add(counter, 0).await,
+            found => found,
+        };
+        let found = found.unwrap();
         assert!(
             (added..=added + unknown).contains(&found),
             "{found} of {added} to {added} + {unknown}"
