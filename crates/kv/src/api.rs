@@ -166,7 +166,7 @@ impl<M: Medium> Kv<M> {
     /// Does one slice of a checkpoint, or begins one that is due.
     #[cfg(feature = "check")]
     pub(crate) fn checkpoint_slice(&self) -> Result<(), Error> {
-        Ok(self.engine.advance_checkpoint().map(drop)?)
+        Ok(self.engine.advance_checkpoint(1).map(drop)?)
     }
 
     /// Checks the engine's accounting of its segments (live, dead and free bytes) against the log. No session may

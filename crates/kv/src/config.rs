@@ -48,6 +48,11 @@ pub struct Config {
     /// Least number of bytes that are logged between two checkpoints for each byte of a checkpoint. So checkpoints add
     /// one byte in `checkpoint_share` to what is written, and an open after a crash reads about that much of the log.
     pub checkpoint_share: u64,
+    /// Share of the capacity, in sixteenths, up to which values and two checkpoints may occupy the pool. In a fuller pool,
+    /// the next checkpoint takes the segments of the one before it (0: always).
+    pub checkpoint_pair_share: u64,
+    /// Bytes of a checkpoint that are copied into DRAM before it takes the segments of the one before it.
+    pub checkpoint_buffer_bytes: u64,
     /// Threads that scan the pool when it is opened.
     pub open_threads: usize,
     /// How often the cleaner waits for readers to leave retired segments before it gives up and a write may find the
@@ -70,6 +75,8 @@ impl Default for Config {
             copies: CopiedPoolPolicy::Refuse,
             checkpoint_bytes: 32 << 20,
             checkpoint_share: 4,
+            checkpoint_pair_share: 12,
+            checkpoint_buffer_bytes: 64 << 20,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
             patience: 2_000,
         }

@@ -191,7 +191,7 @@ pub(crate) const IN_SLICES: [NamedFault; 1] = [NamedFault {
 }];
 
 /// Faults of checkpoints of the index.
-pub(crate) const IN_CHECKPOINTS: [NamedFault; 8] = [
+pub(crate) const IN_CHECKPOINTS: [NamedFault; 9] = [
     NamedFault {
         name: "kv.checkpoint_unsettled",
         description: "a checkpoint covers a segment of which some records are not published yet",
@@ -213,6 +213,12 @@ pub(crate) const IN_CHECKPOINTS: [NamedFault; 8] = [
     NamedFault {
         name: "kv.checkpoint_recycled_early",
         description: "the segments of a checkpoint are recycled while the superblock still names it",
+        source: "invariant KV-CKPT-5 of engine/checkpoint.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "kv.checkpoint_reused_early",
+        description: "a checkpoint takes the segments of the one before while the superblock still names that",
         source: "invariant KV-CKPT-5 of engine/checkpoint.rs",
         shows_in: None,
     },

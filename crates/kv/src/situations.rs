@@ -5,7 +5,7 @@
 use farbank_pm::situation::Situation;
 
 /// All situations, in the order of a record's states: written, published, recovered, cleaned.
-pub(crate) const ALL: [Situation; 71] = [
+pub(crate) const ALL: [Situation; 72] = [
     Situation::new("kv.key_is_empty", "a write of the empty key"),
     Situation::new(
         "kv.value_of_one_extent",
@@ -188,6 +188,10 @@ pub(crate) const ALL: [Situation; 71] = [
         "a checkpoint of the index is named",
     ),
     Situation::new("kv.checkpoint_replaced", "a checkpoint replaces another"),
+    Situation::new(
+        "kv.checkpoint_in_place",
+        "a checkpoint takes the segments of the one before it",
+    ),
     Situation::new(
         "kv.checkpoint_given_up",
         "a checkpoint is given up for its space, or because of FLUSHALL",

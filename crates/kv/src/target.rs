@@ -120,6 +120,9 @@ impl KvTarget {
                 _ => 0,
             },
             checkpoint_share: 1,
+            // By the time of the open, each checkpoint takes the segments of the one before it: early, or late.
+            checkpoint_pair_share: machine.wall.load(Relaxed) % 2 * 16,
+            checkpoint_buffer_bytes: machine.wall.load(Relaxed) / 2 % 2 * SEGMENT_BYTES,
             open_threads: 1,
             // A pinned reader is this thread itself, or a thread that needs few yields.
             patience: 8,

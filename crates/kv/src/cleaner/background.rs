@@ -15,6 +15,8 @@ use crate::session::KvSession;
 
 /// Maximum number of times that one run cleans in order to free the extents of replaced groups.
 const EXTENT_ROUNDS: u32 = 64;
+/// Maximum number of slices of a checkpoint that are done at a time.
+const SLICES_AT_ONCE: u32 = 16;
 
 impl<M: Medium> Engine<M> {
     /// Keeps a few segments free, and grows the pool if it may.
@@ -40,7 +42,10 @@ impl<M: Medium> Engine<M> {
             self.free_checkpoints().ok();
         }
         if self.segments.free_count() < self.free_segments_wanted().max(demand.segments) {
-            note(self.clean_until(self.free_segments_high().max(demand.segments)));
+            // In a nearly full pool, writers take all that this frees, so that it may not end.
+            let mut checkpoint = || self.advance_checkpoint(SLICES_AT_ONCE).map(drop);
+            let want = self.free_segments_high().max(demand.segments);
+            note(self.clean_until_with(want, &mut checkpoint));
             self.grow_while(&|| self.segments.free_count() < demand.segments);
         }
         // Extents of replaced groups take up space until the segments with their groups' records are cleaned.
@@ -108,7 +113,7 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
             swept = Instant::now();
         }
         // An error has poisoned the engine, so the next write fails.
-        let step = engine.advance_checkpoint();
+        let step = engine.advance_checkpoint(SLICES_AT_ONCE);
         engine.cleaning.requests.wait_for_wakeup(match step {
             Ok(CheckpointStep::Going) => BETWEEN_SLICES,
             _ => TICK,

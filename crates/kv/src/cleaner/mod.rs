@@ -138,6 +138,15 @@ impl<M: Medium> Engine<M> {
     /// Cleans until `want` segments are free, or until cleaning would gain nothing. The caller is
     /// unpinned and holds no lock. The cleaner's lock is free between slices.
     pub(crate) fn clean_until(&self, want: u32) -> Result<CleanOutcome, Poisoned> {
+        self.clean_until_with(want, &mut || Ok(()))
+    }
+
+    /// Like [`Engine::clean_until`]. Calls `between` after each slice, without a lock.
+    pub(crate) fn clean_until_with(
+        &self,
+        want: u32,
+        between: &mut dyn FnMut() -> Result<(), Poisoned>,
+    ) -> Result<CleanOutcome, Poisoned> {
         let _spending = Category::Resize.scope();
         // One victim for each segment of the pool: moving a record twice gains nothing.
         let mut budget = self.segments.count();
@@ -161,6 +170,7 @@ impl<M: Medium> Engine<M> {
             };
             drop(cleaner);
             self.cleaning.requests.wake_waiters();
+            between()?;
             match step {
                 SliceOutcome::Pass(SliceProgress::Going | SliceProgress::Undrained) => continue,
                 SliceOutcome::Pass(SliceProgress::Ended { retired }) if retired > 0 => continue,

@@ -14,8 +14,14 @@
 //! were logged as [`Config::checkpoint_bytes`](crate::Config::checkpoint_bytes) and
 //! [`Config::checkpoint_share`](crate::Config::checkpoint_share) say. Writers go on meanwhile. So the copy is not of one
 //! moment: what changed after the begin is in segments that an open reads. When the chain is durable, the
-//! superblock names the chain, and the segments of the checkpoint before it become free. A pool that gets full gives
-//! its checkpoint up for the space.
+//! superblock names the chain, and the segments of the checkpoint before it become free.
+//!
+//! The segments of a chain are reserved before its copy begins. Where the pool has no room for two checkpoints, the next
+//! one is written *in place*: it is copied into DRAM first, up to
+//! [`Config::checkpoint_buffer_bytes`](crate::Config::checkpoint_buffer_bytes). Then the superblock names none, and the
+//! chain takes the segments of the checkpoint before it. A crash leaves no checkpoint from there until the end of the
+//! chain. In a nearly full pool the cleaner may clean without end, so it does slices of checkpoints between its own. A
+//! copy keeps pace with the log. A pool that gets full gives its checkpoint up for the space.
 //!
 //! # Invariants
 //! KV-CKPT-1  A checkpoint *covers* a segment in one generation and open epoch. At the begin the segment is sealed, and each
@@ -26,7 +32,7 @@
 //!     record of such a key may be in a segment that is not covered.
 //! KV-CKPT-4  The superblock names a chain after the chain is durable, and after every write that was published before the
 //!     end of the copy is durable.
-//! KV-CKPT-5  The segments of a chain are recycled only after the superblock names it no more.
+//! KV-CKPT-5  The segments of a chain are recycled, or used by the next chain, only after the superblock names it no more.
 //! KV-CKPT-6  A checkpoint has the floor of FLUSHALL at its begin. It counts only while that is the floor.
 //! KV-CKPT-7  The live records of a segment (their places, number and bytes) are of one moment after the copy. A covered
 //!     segment gains no live record, so each of them has an entry. An open drops the other entries of the segment: newer
@@ -48,6 +54,7 @@
 //! | a crash | the superblock names | the open |
 //! |---|---|---|
 //! | before the chain is named | the earlier checkpoint, or none | frees the segments of the unfinished chain |
+//! | while a chain is written in place | none | reads every record, and frees the segments of the unfinished chain |
 //! | after that, before the earlier chain is recycled | the new checkpoint | frees the segments of the earlier chain |
 //! | after later writes, cleaning, growth | the checkpoint | ignores entries of segments that were recycled |
 //! | after a later open, before the next checkpoint | the checkpoint | reads what was written since its begin |
@@ -60,7 +67,7 @@ use farbank_pm::sync::atomic::{
 use farbank_pm::sync::{Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Medium, Off, PersistCtx, Poisoned};
 
-use super::piece_chain::{ChainWriter, piece_bytes};
+use super::piece_chain::{ChainWriter, piece_bytes, reserve};
 use crate::cleaner::requests::CleanOutcome;
 use crate::engine::{Engine, NoRoom};
 use crate::format::checkpoint::{CheckpointHead, CoveredSegment, UNCOUNTED};
@@ -70,8 +77,14 @@ use crate::format::segment_map::MapWriter;
 
 /// Bytes of entries that one slice copies, for each record that a slice of the cleaner moves.
 const SLICE_BYTES: usize = 256;
+/// A copy is to end before the log has grown by a part of the checkpoint's size: one in `GROWTH_PART`.
+const GROWTH_PART: u64 = 2;
 /// Segments that are freed at a time to make room for a checkpoint.
 const FREED_AT_ONCE: u32 = 4;
+/// A checkpoint begins if it leaves the pool no fuller than this share of its capacity, in sixteenths.
+const BEGIN_SHARE: u64 = 15;
+/// A checkpoint is given up when the pool is fuller than this share of its capacity, in thirty-seconds.
+const CROWDED_SHARE: u64 = 31;
 
 /// Result of [`Engine::advance_checkpoint`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +110,8 @@ struct CheckpointWork {
     ctx: PersistCtx,
     named: Option<NamedCheckpoint>,
     copying: Option<IndexCopy>,
+    /// Segments for the next checkpoint.
+    reserved: Vec<u32>,
     /// Number of segment openings at which the next interval begins.
     since: u64,
 }
@@ -125,6 +140,35 @@ struct IndexCopy {
     floor: u64,
     /// Number of segment openings at the begin.
     stamp: u64,
+    /// Number of segments that the chain takes, or a few more.
+    size: u32,
+    /// Whether the chain takes the segments of the checkpoint before it.
+    is_in_place: bool,
+}
+
+/// How the next checkpoint gets its segments.
+#[derive(Clone, Copy)]
+struct ChainPlan {
+    /// Segments to reserve besides those that are reserved.
+    missing: u32,
+    /// Whether the chain takes the segments of the named checkpoint.
+    is_in_place: bool,
+}
+
+impl IndexCopy {
+    /// Whether the log grows too fast for the copy. `stamp`: number of segment openings.
+    fn lags_behind(&self, stamp: u64) -> bool {
+        let (done, all) = (self.group + self.segment, self.groups + self.covers.len());
+        let due = (stamp - self.stamp) * GROWTH_PART * all as u64;
+        (done as u64) * u64::from(self.size) < due
+    }
+}
+
+impl CheckpointWork {
+    /// Whether checkpoints occupy or reserve segments.
+    fn has_segments(&self) -> bool {
+        self.named.is_some() || self.copying.is_some() || !self.reserved.is_empty()
+    }
 }
 
 impl Checkpointer {
@@ -134,6 +178,7 @@ impl Checkpointer {
                 ctx: PersistCtx::new(id),
                 named: None,
                 copying: None,
+                reserved: Vec::new(),
                 since: 0,
             }),
             pauses_splits: AtomicBool::new(false),
@@ -173,18 +218,20 @@ impl Checkpointer {
     fn count_segments(&self, work: &CheckpointWork) {
         let named = work.named.as_ref().map_or(0, |named| named.segments.len());
         let copying = work.copying.as_ref();
-        let taken = copying.map_or(0, |copy| copy.chain.segments().len());
-        self.segments.store((named + taken) as u32, Relaxed);
+        let taken = copying.map_or(0, |copy| copy.chain.segment_count());
+        let all = named + taken + work.reserved.len();
+        self.segments.store(all as u32, Relaxed);
     }
 }
 
 impl<M: Medium> Engine<M> {
-    /// Does one slice of a checkpoint, or begins one that is due. Gives a checkpoint up that is of no use, or whose space
+    /// Does the next slice of a checkpoint, and up to `slices` while the log grows too fast for it, or begins one that is
+    /// due. Gives a checkpoint up that is of no use, or whose space
     /// is needed. One thread calls this; it holds no lock and pins no epoch.
     ///
     /// # Errors
     /// [`Poisoned`] if the medium has failed.
-    pub(crate) fn advance_checkpoint(&self) -> Result<CheckpointStep, Poisoned> {
+    pub(crate) fn advance_checkpoint(&self, slices: u32) -> Result<CheckpointStep, Poisoned> {
         let mut work = self.cleaning.checkpoints.lock();
         let work = &mut *work;
         let floor = self.superblock.flushed_seq();
@@ -195,12 +242,24 @@ impl<M: Medium> Engine<M> {
             self.give_up(work)?;
             return Ok(CheckpointStep::Idle);
         }
-        let Some(copy) = work.copying.take() else {
+        if work.copying.is_none() {
             return self.begin_if_due(work);
-        };
-        let step = self.copy_slice_of(work, copy)?;
+        }
+        for _ in 0..slices {
+            let Some(copy) = work.copying.take() else {
+                break;
+            };
+            self.copy_slice_of(work, copy)?;
+            let copying = work.copying.as_ref();
+            if !copying.is_some_and(|copy| copy.lags_behind(self.segments.stamp())) {
+                break;
+            }
+        }
         self.recount_checkpoints(work);
-        Ok(step)
+        Ok(match work.copying {
+            Some(_) => CheckpointStep::Going,
+            None => CheckpointStep::Idle,
+        })
     }
 
     /// Writes a checkpoint if one is due. For stores without a background thread.
@@ -208,7 +267,7 @@ impl<M: Medium> Engine<M> {
     /// # Errors
     /// [`Poisoned`] if the medium has failed.
     pub(crate) fn write_checkpoint_if_due(&self) -> Result<(), Poisoned> {
-        while self.advance_checkpoint()? == CheckpointStep::Going {}
+        while self.advance_checkpoint(1)? == CheckpointStep::Going {}
         Ok(())
     }
 
@@ -219,14 +278,14 @@ impl<M: Medium> Engine<M> {
     /// [`Poisoned`] if the medium has failed.
     pub(crate) fn free_checkpoints(&self) -> Result<bool, Poisoned> {
         let mut work = self.cleaning.checkpoints.lock();
-        let had = work.named.is_some() || work.copying.is_some();
+        let had = work.has_segments();
         self.give_up(&mut work)?;
         Ok(had)
     }
 
     /// Whether the pool is so full that a checkpoint would take the space of values.
     fn is_crowded(&self) -> bool {
-        self.space().occupied() > self.space().capacity() / 16 * 15
+        self.space().occupied() > self.space().capacity() / 32 * CROWDED_SHARE
     }
 
     fn recount_checkpoints(&self, work: &CheckpointWork) {
@@ -234,13 +293,14 @@ impl<M: Medium> Engine<M> {
         self.recount_capacity();
     }
 
-    /// Gives up the named checkpoint and the one that is being written.
+    /// Gives up the named checkpoint, the one that is being written, and what is reserved for the next.
     fn give_up(&self, work: &mut CheckpointWork) -> Result<(), Poisoned> {
-        if work.named.is_none() && work.copying.is_none() {
+        if !work.has_segments() {
             return Ok(());
         }
         let copying = work.copying.take();
-        let mut segments = copying.map_or(Vec::new(), |copy| self.end_copy(copy));
+        let mut segments = copying.map_or(Vec::new(), |copy| self.end_copy(work, copy));
+        self.free_reserved(work);
         if let Some(named) = work.named.take() {
             situation!("kv.checkpoint_given_up");
             // KV-CKPT-5
@@ -253,11 +313,20 @@ impl<M: Medium> Engine<M> {
         Ok(())
     }
 
-    /// Ends a copy, finished or not. Returns its segments.
-    fn end_copy(&self, copy: IndexCopy) -> Vec<u32> {
+    /// Frees the segments that are reserved for the next checkpoint.
+    fn free_reserved(&self, work: &mut CheckpointWork) {
+        for segment in work.reserved.drain(..) {
+            self.segments.give(segment);
+        }
+    }
+
+    /// Ends a copy, finished or not. Returns the segments of its chain; those that it has not used stay reserved.
+    fn end_copy(&self, work: &mut CheckpointWork, copy: IndexCopy) -> Vec<u32> {
         let checkpoints = &self.cleaning.checkpoints;
         checkpoints.pauses_splits.store(false, Release);
-        copy.chain.into_segments()
+        let (segments, unused) = copy.chain.into_segments();
+        work.reserved = unused;
+        segments
     }
 
     fn recycle_chain(&self, work: &mut CheckpointWork, segments: &[u32]) -> Result<(), Poisoned> {
@@ -282,37 +351,90 @@ impl<M: Medium> Engine<M> {
         bytes.div_ceil(piece_bytes(self) as u64) as u32 + 1
     }
 
-    /// Begins a checkpoint, if enough was logged since the last one and there is space.
+    /// Begins a checkpoint, if enough was logged since the last one and there is space. Reserves its segments before, a few
+    /// at a time. In a nearly full pool this takes time, so it begins when half of that was logged.
     fn begin_if_due(&self, work: &mut CheckpointWork) -> Result<CheckpointStep, Poisoned> {
         let least = self.config.checkpoint_bytes;
         let segment_bytes = self.geometry().segment_bytes() as u64;
         let logged = self.segments.stamp().saturating_sub(work.since) * segment_bytes;
-        if least == 0 || logged < least {
+        if least == 0 || logged < least / 2 {
             return Ok(CheckpointStep::Idle);
         }
         let needed = self.segments_of_checkpoint();
-        if logged < self.config.checkpoint_share * u64::from(needed) * segment_bytes {
+        let due = least.max(self.config.checkpoint_share * u64::from(needed) * segment_bytes);
+        if logged < due / 2 {
             return Ok(CheckpointStep::Idle);
         }
-        let bytes = u64::from(needed) * self.geometry().payload() as u64;
-        if self.space().occupied() + bytes > self.space().capacity() / 8 * 7 {
+        let Some(plan) = self.plan_chain(work, needed) else {
+            self.free_reserved(work);
+            self.recount_checkpoints(work);
             return Ok(CheckpointStep::Idle);
-        }
-        let want = needed + self.pace_line() + 1;
-        let free = self.segments.free_count();
-        if free < want {
-            let cleaned = self.clean_until(want.min(free + FREED_AT_ONCE))?;
-            if cleaned != CleanOutcome::Gained {
-                work.since = self.segments.stamp(); // Another attempt costs as much cleaning.
+        };
+        match plan.missing {
+            missing if logged < due && (missing == 0 || !plan.is_in_place) => {
                 return Ok(CheckpointStep::Idle);
             }
-            return Ok(CheckpointStep::Going);
+            0 => self.begin_copy(work, needed, plan.is_in_place),
+            missing => {
+                if !self.reserve_some(work, missing)? {
+                    self.free_reserved(work);
+                    work.since = self.segments.stamp(); // Another attempt costs as much cleaning.
+                    self.recount_checkpoints(work);
+                    return Ok(CheckpointStep::Idle);
+                }
+            }
         }
-        self.begin_copy(work);
+        self.recount_checkpoints(work);
         Ok(CheckpointStep::Going)
     }
 
-    fn begin_copy(&self, work: &mut CheckpointWork) {
+    /// Returns how a checkpoint of `needed` segments gets them, `None` if the pool is too full.
+    fn plan_chain(&self, work: &CheckpointWork, needed: u32) -> Option<ChainPlan> {
+        let named = work.named.as_ref().map_or(0, |named| named.segments.len());
+        let plan_of = |is_in_place, share| {
+            let had = work.reserved.len() + if is_in_place { named } else { 0 };
+            let missing = needed.saturating_sub(had as u32);
+            let bytes = u64::from(missing) * self.geometry().payload() as u64;
+            let leaves_room =
+                self.space().occupied() + bytes <= self.space().capacity() / 16 * share;
+            leaves_room.then_some(ChainPlan {
+                missing,
+                is_in_place,
+            })
+        };
+        plan_of(false, self.config.checkpoint_pair_share).or_else(|| plan_of(true, BEGIN_SHARE))
+    }
+
+    /// Reserves up to `missing` free segments. If none is free, cleans until a few are. Returns whether a segment was
+    /// reserved or freed.
+    fn reserve_some(&self, work: &mut CheckpointWork, missing: u32) -> Result<bool, Poisoned> {
+        let keep = self.free_segments_low();
+        let free = (0..missing).map_while(|_| reserve(self, keep));
+        let before = work.reserved.len();
+        work.reserved.extend(free);
+        if work.reserved.len() > before {
+            return Ok(true);
+        }
+        let cleaned = self.clean_until(keep + missing.min(FREED_AT_ONCE))?;
+        Ok(cleaned == CleanOutcome::Gained)
+    }
+
+    /// Returns the segments of the named checkpoint for the next one. The superblock names none then.
+    fn take_named(&self, work: &mut CheckpointWork) -> Result<Vec<u32>, Poisoned> {
+        let Some(named) = work.named.take() else {
+            return Ok(Vec::new());
+        };
+        situation!("kv.checkpoint_in_place");
+        if !fault!("kv.checkpoint_reused_early") {
+            // KV-CKPT-5
+            self.set_root(|words| (words.checkpoint, words.checkpoint_generation) = (0, 0))?;
+        }
+        self.segments.initialise(&mut work.ctx, &named.segments)?;
+        Ok(named.segments)
+    }
+
+    /// Begins the copy of a checkpoint of `size` segments.
+    fn begin_copy(&self, work: &mut CheckpointWork, size: u32, is_in_place: bool) {
         self.cleaning.checkpoints.pauses_splits.store(true, Release);
         drop(unpoisoned(self.split_lock.lock())); // Waits for a split that has begun.
         // Under this lock no segment is recycled.
@@ -329,7 +451,7 @@ impl<M: Medium> Engine<M> {
             false => self.tombstones_of(&covers),
         };
         let groups = self.index.group_count();
-        let mut chain = ChainWriter::default();
+        let mut chain = ChainWriter::with_reserved(std::mem::take(&mut work.reserved));
         let out = chain.buffer();
         let head = CheckpointHead {
             floor,
@@ -362,6 +484,8 @@ impl<M: Medium> Engine<M> {
             is_counted: head.only_db != 0,
             floor,
             stamp,
+            size,
+            is_in_place,
         });
     }
 
@@ -425,33 +549,40 @@ impl<M: Medium> Engine<M> {
         found
     }
 
-    /// Copies groups until a slice is full, and writes full pieces. Names the checkpoint after the last segment.
+    /// Copies groups until a slice is full, and writes full pieces, unless the chain waits for the segments of the named
+    /// checkpoint. Names the checkpoint after the last segment.
     fn copy_slice_of(
         &self,
         work: &mut CheckpointWork,
         mut copy: IndexCopy,
-    ) -> Result<CheckpointStep, Poisoned> {
+    ) -> Result<(), Poisoned> {
         self.export_slice(&mut copy);
         let is_last = copy.group == copy.groups && copy.segment == copy.covers.len();
         let (chain, keep) = (&mut copy.chain, self.pace_line());
+        if copy.is_in_place && work.named.is_some() {
+            let is_full = chain.buffer().len() as u64 >= self.config.checkpoint_buffer_bytes;
+            if !is_full && !is_last {
+                work.copying = Some(copy);
+                return Ok(());
+            }
+            chain.reserve(self.take_named(work)?);
+        }
         let written = match is_last {
             false => chain.write_full(self, &mut work.ctx, keep).map(|()| None),
             true => chain.finish(self, &mut work.ctx, keep).map(Some),
         };
         match written {
-            Ok(None) => {
-                work.copying = Some(copy);
-                return Ok(CheckpointStep::Going);
-            }
+            Ok(None) => work.copying = Some(copy),
             Ok(Some(place)) => self.name(work, copy, place)?,
             Err(NoRoom) => {
                 // Writers have taken the segments.
                 work.since = self.segments.stamp();
-                let segments = self.end_copy(copy);
+                let segments = self.end_copy(work, copy);
+                self.free_reserved(work);
                 self.recycle_chain(work, &segments)?;
             }
         }
-        Ok(CheckpointStep::Idle)
+        Ok(())
     }
 
     /// Appends groups of the index, and then live records of segments, until a slice is full.
@@ -503,8 +634,11 @@ impl<M: Medium> Engine<M> {
         situation!("kv.checkpoint_written");
         situation!("kv.checkpoint_replaced", !before.is_empty());
         work.since = copy.stamp;
-        let floor = copy.floor;
-        let segments = self.end_copy(copy);
+        let (floor, is_in_place) = (copy.floor, copy.is_in_place);
+        let segments = self.end_copy(work, copy);
+        if !is_in_place {
+            self.free_reserved(work);
+        }
         work.named = Some(NamedCheckpoint { segments, floor });
         self.cleaning.checkpoints.written.fetch_add(1, Relaxed);
         if !is_early {

@@ -30,24 +30,39 @@ pub(crate) fn piece_bytes<M: Medium>(engine: &Engine<M>) -> usize {
 pub(crate) struct ChainWriter {
     /// The segments taken so far. All but the last are written.
     segments: Vec<u32>,
+    /// Segments for the next pieces.
+    reserved: Vec<u32>,
     /// Bytes that are not written.
     unwritten: Vec<u8>,
 }
 
 impl ChainWriter {
+    /// Returns an empty chain that first uses the segments in `reserved`, each of which [`reserve`] has returned.
+    pub(crate) fn with_reserved(reserved: Vec<u32>) -> ChainWriter {
+        ChainWriter {
+            reserved,
+            ..ChainWriter::default()
+        }
+    }
+
+    /// Adds to the reserved segments.
+    pub(crate) fn reserve(&mut self, segments: Vec<u32>) {
+        self.reserved.extend(segments);
+    }
+
     /// Returns the buffer to which the bytes of the chain are appended.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.unwritten
     }
 
-    /// Returns the segments that the chain has taken.
-    pub(crate) fn segments(&self) -> &[u32] {
-        &self.segments
+    /// Returns the number of segments that the chain has taken or reserved.
+    pub(crate) fn segment_count(&self) -> usize {
+        self.segments.len() + self.reserved.len()
     }
 
-    /// Returns the segments of the chain.
-    pub(crate) fn into_segments(self) -> Vec<u32> {
-        self.segments
+    /// Returns the segments of the chain, and the reserved segments that it has not used.
+    pub(crate) fn into_segments(self) -> (Vec<u32>, Vec<u32>) {
+        (self.segments, self.reserved)
     }
 
     /// Writes the pieces that are full. Leaves at least `keep` segments free.
@@ -61,14 +76,15 @@ impl ChainWriter {
         keep: u32,
     ) -> Result<(), NoRoom> {
         if self.segments.is_empty() {
-            self.segments.push(take(engine, keep)?);
+            let first = self.take(engine, keep)?;
+            self.segments.push(first);
         }
         let mut from = 0;
         let written = loop {
             if self.unwritten.len() - from <= piece_bytes(engine) {
                 break Ok(());
             }
-            match take(engine, keep) {
+            match self.take(engine, keep) {
                 Ok(next) => {
                     from += self.write_piece(engine, ctx, from, Some(next));
                     self.segments.push(next);
@@ -94,6 +110,12 @@ impl ChainWriter {
         self.write_piece(engine, ctx, 0, None);
         let first = self.segments[0];
         Ok((first, engine.info(first).generation.load(Relaxed)))
+    }
+
+    /// Takes the segment of the next piece.
+    fn take<M: Medium>(&mut self, engine: &Engine<M>, keep: u32) -> Result<u32, NoRoom> {
+        let reserved = self.reserved.pop();
+        reserved.or_else(|| reserve(engine, keep)).ok_or(NoRoom)
     }
 
     /// Writes the piece of the unwritten bytes that begins at `from` into the last segment. `next` is the segment of the
@@ -131,11 +153,11 @@ impl ChainWriter {
     }
 }
 
-/// Takes a segment for a piece.
-fn take<M: Medium>(engine: &Engine<M>, keep: u32) -> Result<u32, NoRoom> {
-    let segment = engine.take_segment(keep).ok_or(NoRoom)?;
+/// Takes a free segment for a piece if more than `keep` would remain free.
+pub(crate) fn reserve<M: Medium>(engine: &Engine<M>, keep: u32) -> Option<u32> {
+    let segment = engine.take_segment(keep)?;
     engine.info(segment).set_state(SegmentState::Piece);
-    Ok(segment)
+    Some(segment)
 }
 
 /// A chain that was read.

@@ -1,5 +1,7 @@
 //! Tests of the clean close: it writes the index snapshot, or returns an error.
 
+use std::time::{Duration, Instant};
+
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
@@ -18,11 +20,14 @@ fn value(key: u32, round: u32) -> Vec<u8> {
 }
 
 fn pool(cleaning: CleaningMode) -> Kv<Mapped> {
-    let medium = Mapped::anonymous(POOL_BYTES).expect("memory");
-    let config = Config {
+    pool_with(Config {
         cleaning,
         ..Time::new().config()
-    };
+    })
+}
+
+fn pool_with(config: Config) -> Kv<Mapped> {
+    let medium = Mapped::anonymous(POOL_BYTES).expect("memory");
     Kv::create(medium, SEGMENT_BYTES, config).expect("a fresh store")
 }
 
@@ -82,6 +87,36 @@ fn a_pool_that_was_overwritten_closes_with_a_snapshot() {
         closes_with_a_snapshot(percent, CleaningMode::Inline);
         closes_with_a_snapshot(percent, CleaningMode::Background);
     }
+}
+
+/// A pool that is 85 % live has no room for two checkpoints. Each takes the segments of the one before it.
+#[test]
+fn a_pool_that_was_overwritten_opens_after_a_kill_by_a_checkpoint() {
+    let config = || Config {
+        cleaning: CleaningMode::Background,
+        checkpoint_bytes: 64 << 10,
+        ..Time::new().config()
+    };
+    let kv = pool_with(config());
+    let rounds = age(&kv, 85);
+    let written = || kv.stats().log.expect("it has a log").checkpoints_written;
+    let (before, started) = (written(), Instant::now());
+    // The checkpoint that is due now covers nearly all of the log.
+    let mut user = User::of(&kv);
+    while written() == before {
+        assert!(started.elapsed() < Duration::from_secs(60), "no checkpoint");
+        user.set(&0_u32.to_le_bytes(), &value(0, rounds[0]));
+    }
+    drop(user);
+    let medium = kv.into_medium().expect("no session is left");
+    let kv = Kv::open(medium, config()).expect("it opens");
+    let opened = kv.opened();
+    assert!(
+        opened.keys_checkpointed > rounds.len() as u64 / 2,
+        "{opened:?}"
+    );
+    assert_eq!(opened.damage, [""; 0]);
+    expect_all(&kv, &rounds);
 }
 
 /// Returns a pool full of short values, and the number of its keys. The index is a third as long as the log, and
