@@ -211,6 +211,8 @@ pub(crate) struct RequestFigures {
     pub(crate) replies_to_script: bool,
     /// Its reply is an error that its function has appended itself.
     pub(crate) has_failed: bool,
+    /// The live records exceeded `maxmemory` when it started.
+    pub(crate) is_over_maxmemory: bool,
 }
 
 /// What a command works with. `S` is its access to the store, `C` the state of its client in the client's protocol.

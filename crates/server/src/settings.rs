@@ -504,6 +504,8 @@ pub(crate) struct LiveSettings {
     pub(crate) output_pubsub: OutputLimit,
     /// Encoded by [`ClientsMemory::encode`].
     pub(crate) clients_memory: AtomicU64,
+    /// Bytes of live records above which writes that may add bytes are refused; 0: no limit.
+    pub(crate) maxmemory: AtomicU64,
     /// Bits of [`KeyspaceEvents`].
     pub(crate) keyspace_events: AtomicU64,
     /// Bytes of a backup that are written per second, at most; 0: no limit.
@@ -544,6 +546,7 @@ impl LiveSettings {
             output_normal: OutputLimit::new(1 << 30, 0, 0),
             output_pubsub: OutputLimit::new(32 << 20, 8 << 20, 60),
             clients_memory: AtomicU64::new(options.clients_memory.encode()),
+            maxmemory: AtomicU64::new(0),
             keyspace_events: AtomicU64::new(options.keyspace_events.bits().into()),
             backup_bytes_per_sec: AtomicU64::new(0),
             slowlog_micros: AtomicU64::new(10_000),

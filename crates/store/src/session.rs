@@ -255,6 +255,13 @@ pub trait Session: Ops + Send {
         Ok(RoomReply::Ready)
     }
 
+    /// Returns the bytes of live records, and of the records that this session has staged and not made visible. A
+    /// record that a staged write replaces or deletes counts until that write is visible. A store that limits its
+    /// records itself returns 0.
+    fn used_bytes(&self) -> u64 {
+        0
+    }
+
     /// Releases the session's read pin. Until its next commit, a session keeps the memory that it has read from being
     /// reused. A session that has read and then stays idle should call this or [`Session::commit`]. If writes are
     /// staged or not durable yet, this has no effect.

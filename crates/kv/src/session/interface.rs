@@ -207,6 +207,10 @@ impl<M: Medium> Session for KvSession<M> {
         KvSession::prepare(self, bytes, delete)
     }
 
+    fn used_bytes(&self) -> u64 {
+        KvSession::used_bytes(self)
+    }
+
     fn rest(&mut self) {
         if !self.has_pending() {
             self.unpin();

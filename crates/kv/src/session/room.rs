@@ -67,6 +67,12 @@ impl<M: Medium> KvSession<M> {
         self.accounts.live + self.accounts.unpublished
     }
 
+    /// Bytes of live records, with those of this session that are not counted yet.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let counted = self.engine.space().live_bytes();
+        counted.saturating_add_signed(self.uncounted())
+    }
+
     /// Publishes to other sessions how many bytes this session has not counted yet.
     #[inline]
     pub(crate) fn show_outstanding(&self) {

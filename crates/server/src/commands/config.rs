@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
-use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
+use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, POLICIES, ValueKind, is_switch};
 use super::config_paths::{self, FILE, FOLDER, save_file, save_folder};
 use super::config_tls;
 use super::context::CommandContext;
@@ -174,6 +174,9 @@ const NUMBERS: &[ConfigNumber] = &[
         (0, LONG_MAX),
         |s| &s.clients_memory,
     ),
+    number(MAXMEMORY, NumberFormat::Memory, (0, LONG_MAX), |s| {
+        &s.maxmemory
+    }),
     number(
         "slowlog-log-slower-than",
         NumberFormat::Signed,
@@ -223,6 +226,10 @@ const PROTECTED_MODE: &str = "protected-mode";
 /// Changes the password of the user `default`.
 const PASSWORD: &str = "requirepass";
 
+/// A number, and a constant of the cache.
+const MAXMEMORY: &str = "maxmemory";
+const POLICY: &str = "maxmemory-policy";
+
 /// Values of [`CHANNELS`].
 const CHANNEL_WORDS: &[&str] = &["allchannels", "resetchannels"];
 
@@ -248,8 +255,8 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         ("cluster-enabled", text("no")),
         ("databases", farbank_store::DATABASES.to_string()),
         ("io-threads", shared.counters.workers.len().to_string()),
-        ("maxmemory", most.to_string()),
-        ("maxmemory-policy", text(policy)),
+        (MAXMEMORY, most.to_string()),
+        (POLICY, text(policy)),
         ("port", port.to_string()),
         (
             "enable-protected-configs",
@@ -292,7 +299,7 @@ fn output_limit(settings: &LiveSettings) -> String {
 /// Every parameter with its value.
 fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let mut all = constants(shared);
-    for number in NUMBERS {
+    for number in NUMBERS.iter().filter(|number| number.name != MAXMEMORY) {
         let value = (number.setting)(&shared.settings).load(Ordering::Relaxed);
         let text = match number.spelling {
             NumberFormat::Plain | NumberFormat::Memory => value.to_string(),
@@ -492,7 +499,11 @@ fn check<'a>(
             false => Err(ConfigError::Protected),
         };
     }
-    if is_live(name) {
+    let is_cache = shared.store.as_cache().is_some();
+    if name == POLICY && !is_cache {
+        return check_policy(value).map(|()| Vec::new());
+    }
+    if is_live(name) && !(name == MAXMEMORY && is_cache) {
         return check_live(&shared.settings, name, value);
     }
     if let Some(fixed) = FIXED.iter().find(|fixed| fixed.name == name) {
@@ -511,6 +522,18 @@ fn check<'a>(
         Ok(Vec::new())
     } else {
         Err(ConfigError::Immutable)
+    }
+}
+
+/// Checks a value of [`POLICY`] for a store that evicts no keys.
+fn check_policy(value: &[u8]) -> Result<(), ConfigError> {
+    let is = |word: &&&str| value.eq_ignore_ascii_case(word.as_bytes());
+    match POLICIES.iter().find(is) {
+        Some(&"noeviction") => Ok(()),
+        Some(_) => Err(ConfigError::Fixed(
+            "this server evicts no keys: only noeviction can be set",
+        )),
+        None => Err(ConfigError::NotAmong(POLICIES)),
     }
 }
 

@@ -34,6 +34,18 @@ const fn ignored(name: &'static str, default: &'static str, kind: ValueKind) -> 
     }
 }
 
+/// Values of `maxmemory-policy`, in Redis's order.
+pub(super) const POLICIES: &[&str] = &[
+    "volatile-lru",
+    "volatile-lfu",
+    "volatile-random",
+    "volatile-ttl",
+    "allkeys-lru",
+    "allkeys-lfu",
+    "allkeys-random",
+    "noeviction",
+];
+
 const INT: i64 = i32::MAX as i64;
 const LONG: i64 = i64::MAX;
 const SWITCH: ValueKind = ValueKind::Switch;

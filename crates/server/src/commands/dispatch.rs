@@ -14,7 +14,7 @@ use super::execute::{execute, reject};
 use super::lookup::{lookup, resolve};
 use super::text::is_option;
 use super::transactions;
-use super::{monitor, pubsub};
+use super::{maxmemory, monitor, pubsub};
 use crate::exec_context::ExecOutcome;
 use crate::protocol::resp::Args;
 use crate::state::acl_log::DenialContext;
@@ -135,6 +135,10 @@ fn queue_or_execute(
     {
         ctx.count_rejected(command);
         reject(ctx, &CommandError::Detailed(misconf(reason)));
+        return ExecOutcome::Refused;
+    }
+    if let Err(fail) = maxmemory::check(ctx, command) {
+        refuse(ctx, command, &fail);
         return ExecOutcome::Refused;
     }
     if pubsub::is_restricted(ctx) && !pubsub::is_allowed(command.name) {

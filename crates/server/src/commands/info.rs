@@ -204,11 +204,14 @@ fn memory(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     )
 }
 
-/// Returns `maxmemory` and `maxmemory_policy`. A store that does not evict has no limit: 0.
+/// Returns `maxmemory` and `maxmemory_policy`. The limit of a cache is its capacity.
 pub(super) fn limit(shared: &ServerShared<'_>, figures: &Stats) -> (u64, &'static str) {
     match shared.store.as_cache().is_some() {
         true => (figures.pool.capacity_bytes, "allkeys-lru"),
-        false => (0, "noeviction"),
+        false => {
+            let most = shared.settings.maxmemory.load(Ordering::Relaxed);
+            (most, "noeviction")
+        }
     }
 }
 

@@ -58,6 +58,7 @@ mod lcs;
 mod long;
 mod long_double;
 mod lookup;
+mod maxmemory;
 pub(crate) mod memcached;
 mod memory;
 mod migrate;

@@ -12,6 +12,7 @@ use super::error::{CommandError, misconf};
 use super::execute::check_keys;
 use super::long;
 use super::lookup::lookup;
+use super::maxmemory::OVER_MAXMEMORY;
 use super::optimistic::ends_group;
 use crate::buffers::reply::ReplyBuffer;
 use crate::lua::compiled::CompiledScript;
@@ -85,6 +86,8 @@ struct ScriptRun<'r, 'c> {
     calls: u32,
     /// A command that it has called has failed.
     has_failed: bool,
+    /// Its first write is refused if that may add bytes: it started above `maxmemory`.
+    denies_growth: bool,
     abort: Option<ScriptAbort>,
 }
 
@@ -108,6 +111,7 @@ pub(super) fn run_once(
         let now_ms = ctx.shared.clock_ms();
         ctx.shared.scripts.running.start(now_ms, is_function);
     }
+    let denies_growth = ctx.request.is_over_maxmemory && !call.script.flags.allow_oom;
     let mut run = ScriptRun {
         ctx,
         is_readonly: call.is_readonly,
@@ -118,6 +122,7 @@ pub(super) fn run_once(
         started: None,
         calls: 0,
         has_failed: false,
+        denies_growth,
         abort: None,
     };
     let outcome = engine.run(call.script, call.keys, call.argv, &mut run, &mut out);
@@ -195,6 +200,11 @@ impl ScriptRun<'_, '_> {
         {
             return Err(CommandError::Detailed(misconf(reason)));
         }
+        if self.denies_growth && command.is(flag::DENYOOM) {
+            return Err(OVER_MAXMEMORY);
+        }
+        // As in Redis, a script that has begun to write is not stopped halfway.
+        self.denies_growth &= !command.is(flag::WRITE);
         if !ctx.executes_long && long::is_long(ctx.client, ctx.shared, Some(command), args, 0) {
             return Err(CommandError::Long);
         }

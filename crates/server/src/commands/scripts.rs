@@ -17,7 +17,7 @@ use super::context::CommandContext;
 use super::context::command_row::Command;
 use super::error::{CommandError, NOT_INTEGER};
 use super::script_run::{ScriptAbort, ScriptCall, run_once};
-use super::text;
+use super::{maxmemory, text};
 use crate::exec_context::StoreAccess;
 use crate::lua::compiled::CompiledScript;
 use crate::lua::engine::ScriptEngine;
@@ -143,6 +143,7 @@ pub(super) fn run(
             "ERR Can not execute a script with write flag using *_ro command.",
         ));
     }
+    maxmemory::check_script(ctx, script.flags)?;
     let call = ScriptCall {
         script,
         request: args,

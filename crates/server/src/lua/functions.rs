@@ -91,6 +91,7 @@ impl ScriptEngine {
             name: info.name.clone(),
             flags: ScriptFlags {
                 no_writes: info.flags[0],
+                allow_oom: info.flags[1],
                 is_unknown: false,
             },
             is_function: true,

@@ -7,6 +7,8 @@ use crate::protocol::resp::parse::words_of;
 pub(crate) struct ScriptFlags {
     /// It must not write.
     pub(crate) no_writes: bool,
+    /// It may write above `maxmemory`.
+    pub(crate) allow_oom: bool,
     /// It has no shebang, so its flags are unknown.
     pub(crate) is_unknown: bool,
 }
@@ -15,6 +17,7 @@ impl ScriptFlags {
     /// Flags of a script without a shebang.
     pub(crate) const UNKNOWN: ScriptFlags = ScriptFlags {
         no_writes: false,
+        allow_oom: false,
         is_unknown: true,
     };
 
@@ -22,8 +25,9 @@ impl ScriptFlags {
     pub(crate) fn add(&mut self, name: &[u8]) -> bool {
         match name {
             b"no-writes" => self.no_writes = true,
-            // Without effect here: there is no memory limit on values, no replica and no cluster.
-            b"allow-oom" | b"allow-stale" | b"no-cluster" | b"allow-cross-slot-keys" => {}
+            b"allow-oom" => self.allow_oom = true,
+            // Without effect here: there is no replica and no cluster.
+            b"allow-stale" | b"no-cluster" | b"allow-cross-slot-keys" => {}
             _ => return false,
         }
         true

@@ -220,6 +220,10 @@ impl Session for RecordingSession<'_> {
         self.inner.prepare(bytes, delete)
     }
 
+    fn used_bytes(&self) -> u64 {
+        self.inner.used_bytes()
+    }
+
     fn rest(&mut self) {
         self.inner.rest();
     }

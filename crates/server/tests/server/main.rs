@@ -16,6 +16,7 @@ mod functions;
 mod harness;
 mod limits;
 mod long;
+mod maxmemory;
 mod memcached;
 mod memcached_wire;
 mod monitor;

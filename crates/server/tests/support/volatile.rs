@@ -420,6 +420,16 @@ impl Ops for Door {
 impl Session for Door {
     fn on_conflict(&mut self, _: ConflictPolicy) {}
 
+    fn used_bytes(&self) -> u64 {
+        let bytes = |written: &Written| {
+            let value = written.value.as_ref();
+            value.map_or(0, |stored| stored.bytes.len() as u64)
+        };
+        let own = self.own.values().map(bytes).sum::<u64>();
+        let state = self.inner.state();
+        own + state.visible.values().map(bytes).sum::<u64>()
+    }
+
     fn absence(&mut self, key: Key<'_>) -> Absence {
         let (state, name) = (self.inner.state(), name(key));
         match self.own.get(&name).or(state.visible.get(&name)) {

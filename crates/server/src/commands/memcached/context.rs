@@ -10,6 +10,11 @@ use crate::exec_context::ExecContext;
 use crate::protocol::memcached::parse::TextLimits;
 use crate::stats::counters::Counter;
 
+/// Reply to a request that stores an item where there is no space for it.
+pub(super) const OUT_OF_MEMORY_STORING: &str = "SERVER_ERROR out of memory storing object";
+/// Reply to arithmetic where there is no space for the result.
+pub(super) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory";
+
 /// What a command of memcached works with.
 pub(super) type MemcachedCtx<'a> = ExecContext<'a, &'a mut dyn Session, MemcachedClient<'a>>;
 
@@ -116,7 +121,7 @@ impl MemcachedCtx<'_> {
         self.out.truncate(start.from);
         self.count(Counter::Errors);
         let text = match error {
-            error if error.is_full() => "SERVER_ERROR out of memory storing object".to_owned(),
+            error if error.is_full() => OUT_OF_MEMORY_STORING.to_owned(),
             Error::Poisoned(poisoned) => {
                 let text = cannot_be_written(poisoned.reason());
                 self.shared.note_poisoned(poisoned);

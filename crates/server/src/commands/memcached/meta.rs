@@ -7,7 +7,7 @@
 
 use farbank_store::{Error, KIND_STALE, KIND_WON, StoredItem, UpdateDecision, Value, ValueMeta};
 
-use super::context::{CasSource, MemcachedCtx, ReplyStart, key};
+use super::context::{CasSource, MemcachedCtx, OUT_OF_MEMORY, ReplyStart, key};
 use super::items::{
     self, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome, expires_ms,
 };
@@ -690,7 +690,7 @@ pub(super) fn arithmetic(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
         Ok((CounterOutcome::NotNumeric, _)) => return ctx.refuse(NOT_NUMERIC),
         Ok((CounterOutcome::NotFound, _)) => return no_number(ctx, &asked, b"NF"),
         Ok((CounterOutcome::Exists, _)) => return no_number(ctx, &asked, b"EX"),
-        Err(error) if error.is_full() => return ctx.refuse("SERVER_ERROR out of memory"),
+        Err(error) if error.is_full() => return ctx.refuse(OUT_OF_MEMORY),
         Err(error) => return ctx.failed(&error, start),
     };
     let digits = DecimalText::unsigned(value);

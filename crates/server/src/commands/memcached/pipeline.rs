@@ -4,11 +4,14 @@ use std::sync::atomic::Ordering;
 
 use farbank_store::RoomReply;
 
-use super::context::{CasSource, MemcachedClient, MemcachedCtx, key};
+use super::context::{
+    CasSource, MemcachedClient, MemcachedCtx, OUT_OF_MEMORY, OUT_OF_MEMORY_STORING, key,
+};
 use super::items;
 use super::state::MemcachedState;
 use super::{meta, stats, text};
 use crate::buffers::input::InputBuffer;
+use crate::commands::maxmemory;
 use crate::exec_context::{
     ExecOutcome, ExecutedRequest, LONG_REQUEST_BYTES, Turn, TurnProgress, WINDOW,
 };
@@ -277,6 +280,9 @@ fn run(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> ExecOutcome {
         refuse(ctx, request);
         return ExecOutcome::Done;
     }
+    if maxmemory::is_exceeded(ctx.shared, &*ctx.store) && refuse_growth(ctx, request) {
+        return ExecOutcome::Done;
+    }
     match *request {
         TextRequest::Get { keys, cas } => return text::get(ctx, keys, cas),
         TextRequest::Store(store) => text::store(ctx, &store),
@@ -301,6 +307,24 @@ fn refuse(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) {
         return;
     }
     ctx.append_reply("CLIENT_ERROR unauthenticated", false);
+}
+
+/// Refuses a request that may add bytes, above `maxmemory`. Returns `false` for other requests.
+#[cold]
+fn refuse_growth(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> bool {
+    let (text, quiet) = match *request {
+        TextRequest::Store(store) => (OUT_OF_MEMORY_STORING, store.quiet),
+        TextRequest::MetaSet { .. } => (OUT_OF_MEMORY_STORING, false),
+        TextRequest::Line(mut words) => match words.next() {
+            Some(b"incr" | b"decr") => (OUT_OF_MEMORY, words.last() == Some(b"noreply")),
+            Some(b"ma") => (OUT_OF_MEMORY, false),
+            _ => return false,
+        },
+        TextRequest::Get { .. } | TextRequest::Fault { .. } => return false,
+    };
+    ctx.count(Counter::Errors);
+    ctx.append_reply(text, quiet);
+    true
 }
 
 /// Executes a request that consists of one line.

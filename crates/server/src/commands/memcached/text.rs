@@ -3,7 +3,7 @@
 
 use farbank_store::{Error, ReadView, Value, ValueMeta};
 
-use super::context::{CasSource, MemcachedCtx, ReplyStart, key};
+use super::context::{CasSource, MemcachedCtx, OUT_OF_MEMORY, ReplyStart, key};
 use super::items::{
     self, CounterChange, CounterDirection, CounterOutcome, ItemWrite, WriteOutcome, expires_ms,
 };
@@ -426,7 +426,7 @@ pub(super) fn arithmetic(ctx: &mut MemcachedCtx<'_>, words: Words<'_>, sign: Cou
         }
         Ok((CounterOutcome::NotNumeric, _)) => ctx.append_reply(NOT_NUMERIC, quiet),
         Ok(_) => ctx.append_reply("NOT_FOUND", quiet),
-        Err(error) if error.is_full() => ctx.append_reply("SERVER_ERROR out of memory", quiet),
+        Err(error) if error.is_full() => ctx.append_reply(OUT_OF_MEMORY, quiet),
         Err(error) => ctx.failed(&error, start),
     }
 }
