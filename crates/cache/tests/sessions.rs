@@ -152,8 +152,8 @@ fn a_key_staged_by_another_session_is_waited_for_or_refused() {
         let took = thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 let mut other = cache.new_session();
-                ready.wait();
                 let begun = Instant::now();
+                ready.wait();
                 put(&mut other, b"k", b"2").unwrap();
                 other.commit().unwrap();
                 begun.elapsed()

@@ -364,8 +364,8 @@ fn put_behind(
         let waiter = scope.spawn(|| {
             let mut other = kv.session();
             other.on_conflict(conflicts);
-            ready.wait();
             let begun = Instant::now();
+            ready.wait();
             let done = put(&mut *other, b"k", b"2");
             let took = begun.elapsed();
             other.commit().unwrap();
