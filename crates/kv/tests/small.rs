@@ -157,3 +157,19 @@ fn threads_that_count_read_and_write_groups_lose_nothing_and_see_groups_whole() 
     let counted = get(&mut *kv.session(), b"counter");
     assert_eq!(counted, Some((2 * ROUNDS).to_le_bytes().to_vec()));
 }
+
+#[test]
+fn used_bytes_are_those_of_live_records_and_of_what_the_session_has_staged() {
+    let kv = fresh(Persistency::Adr, CleaningMode::Inline);
+    let (mut one, mut two) = (kv.session(), kv.session());
+    assert_eq!((one.used_bytes(), two.used_bytes()), (0, 0));
+    put(&mut *one, b"a", &[1; 100]);
+    let staged = one.used_bytes();
+    assert!(staged > 100, "{staged}");
+    assert_eq!(two.used_bytes(), 0);
+    commit(&mut *one);
+    assert_eq!((one.used_bytes(), two.used_bytes()), (staged, staged));
+    two.delete(key(b"a")).expect("a delete");
+    commit(&mut *two);
+    assert_eq!((one.used_bytes(), two.used_bytes()), (0, 0));
+}
