@@ -225,9 +225,9 @@ impl Checkpointer {
 }
 
 impl<M: Medium> Engine<M> {
-    /// Does the next slice of a checkpoint, and up to `slices` while the log grows too fast for it, or begins one that is
-    /// due. Gives a checkpoint up that is of no use, or whose space
-    /// is needed. One thread calls this; it holds no lock and pins no epoch.
+    /// Does the next slice of a checkpoint, and up to `slices` while the log grows too fast for it. Begins one that is
+    /// due. Gives a checkpoint up that is of no use, or whose space is needed. One thread calls this; it holds no lock
+    /// and pins no epoch.
     ///
     /// # Errors
     /// [`Poisoned`] if the medium has failed.
