@@ -180,10 +180,13 @@ pub(crate) fn request(line: &str) -> Vec<u8> {
         .split_whitespace()
         .map(|w| if w == "''" { "" } else { w })
         .collect();
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
-    }
+    request_of(&words)
+}
+
+/// Encodes a request of words that may contain blanks.
+fn request_of(words: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    farbank_server::resp::request(&mut bytes, words);
     bytes
 }
 
@@ -192,6 +195,11 @@ impl Client {
     pub(crate) fn send(&mut self, lines: &str) {
         let bytes: Vec<u8> = lines.split(';').flat_map(request).collect();
         self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// Sends a request of words that may contain blanks.
+    pub(crate) fn send_words(&mut self, words: &[&str]) {
+        self.send_raw(&request_of(words));
     }
 
     /// Sends bytes unchanged.

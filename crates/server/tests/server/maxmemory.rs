@@ -14,15 +14,6 @@ fn over_the_limit() -> (Running, Client) {
     (server, client)
 }
 
-/// A request of `args`, which may contain spaces.
-fn send(client: &mut Client, args: &[&str]) {
-    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
-    for arg in args {
-        bytes.extend_from_slice(format!("${}\r\n{arg}\r\n", arg.len()).as_bytes());
-    }
-    client.send_raw(&bytes);
-}
-
 #[test]
 fn commands_that_may_add_bytes_are_refused_above_the_limit() {
     let (_server, mut client) = over_the_limit();
@@ -107,21 +98,18 @@ fn a_transaction_is_refused_when_it_is_queued_or_executed_above_the_limit() {
 fn a_script_above_the_limit_may_write_if_it_deletes_first_or_declares_it() {
     let (_server, mut client) = over_the_limit();
     let write = "return redis.call('set','a','1')";
-    send(&mut client, &["EVAL", write, "0"]);
+    client.send_words(&["EVAL", write, "0"]);
     let reply = client.line();
     assert!(reply.starts_with(&OOM[..OOM.len() - 3]), "{reply}");
     for (flags, reply) in [("", SCRIPT_OOM), ("flags=allow-oom", "+OK\r\n")] {
-        send(
-            &mut client,
-            &["EVAL", &format!("#!lua {flags}\n{write}"), "0"],
-        );
+        client.send_words(&["EVAL", &format!("#!lua {flags}\n{write}"), "0"]);
         client.expect(reply);
     }
     let read = "#!lua flags=no-writes\nreturn redis.call('strlen','k')";
-    send(&mut client, &["EVAL", read, "0"]);
+    client.send_words(&["EVAL", read, "0"]);
     client.expect(":100\r\n");
     let delete = "redis.call('del','a') return redis.call('set','b','1')";
-    send(&mut client, &["EVAL", delete, "0"]);
+    client.send_words(&["EVAL", delete, "0"]);
     client.expect("+OK\r\n");
     client.ask("EXISTS a b", ":1\r\n");
 }
@@ -132,10 +120,10 @@ fn a_function_above_the_limit_runs_if_it_declares_it() {
     let code = "#!lua name=l\nlocal f = function() return redis.call('set','a','1') end\n\
                 redis.register_function('denied', f)\n\
                 redis.register_function{function_name='allowed', callback=f, flags={'allow-oom'}}";
-    send(&mut client, &["FUNCTION", "LOAD", code]);
+    client.send_words(&["FUNCTION", "LOAD", code]);
     client.expect(OOM);
     client.ask("CONFIG SET maxmemory 0", "+OK\r\n");
-    send(&mut client, &["FUNCTION", "LOAD", code]);
+    client.send_words(&["FUNCTION", "LOAD", code]);
     client.expect("$1\r\nl\r\n");
     client.ask("CONFIG SET maxmemory 50", "+OK\r\n");
     client.ask(

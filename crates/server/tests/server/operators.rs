@@ -2,15 +2,6 @@
 
 use crate::harness::{Client, Running, field};
 
-/// Encodes a request of words that may contain blanks.
-fn words(words: &[&str]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
-    }
-    bytes
-}
-
 /// A number of a line of `INFO commandstats`.
 #[track_caller]
 fn command_figure(client: &mut Client, command: &str, figure: &str) -> u64 {
@@ -66,7 +57,7 @@ fn commands_of_transactions_and_scripts_are_counted() {
         "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n$1\r\n1\r\n",
     );
     let script = "for i=1,3 do redis.call('incr','k') end return redis.x()";
-    client.send_raw(&words(&["EVAL", script, "0"]));
+    client.send_words(&["EVAL", script, "0"]);
     assert!(client.line().starts_with("-ERR"));
     let mut figure = |command: &str| command_figure(&mut client, command, "calls");
     assert_eq!(
@@ -131,7 +122,7 @@ fn memory_figures_agree_with_each_other() {
 
 /// Sends a request of words, and reads one line of the reply.
 fn ask_words(client: &mut Client, request: &[&str]) -> String {
-    client.send_raw(&words(request));
+    client.send_words(request);
     client.line()
 }
 
@@ -261,13 +252,13 @@ fn a_pause_of_writes_holds_no_script_that_declares_that_it_does_not_write() {
     let server = Running::new();
     let (mut client, mut paused) = (server.connect(), server.connect());
     client.ask("SCRIPT FLUSH;CLIENT PAUSE 600000 WRITE", "+OK\r\n+OK\r\n");
-    client.send_raw(&words(&["EVAL", "#!lua flags=no-writes\nreturn 7", "0"]));
+    client.send_words(&["EVAL", "#!lua flags=no-writes\nreturn 7", "0"]);
     client.expect(":7\r\n");
     client.send("MULTI");
-    client.send_raw(&words(&["EVAL", "#!lua flags=no-writes\nreturn 7", "0"]));
+    client.send_words(&["EVAL", "#!lua flags=no-writes\nreturn 7", "0"]);
     client.expect("+OK\r\n+QUEUED\r\n");
     client.ask("EXEC", "*1\r\n:7\r\n");
-    paused.send_raw(&words(&["EVAL", "return 8", "0"]));
+    paused.send_words(&["EVAL", "return 8", "0"]);
     crate::harness::wait_until(|| field(&mut client, "clients", "blocked_clients") == "1");
     client.ask("CLIENT UNPAUSE", "+OK\r\n");
     paused.expect(":8\r\n");

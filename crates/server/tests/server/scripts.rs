@@ -5,16 +5,9 @@ use std::time::Duration;
 
 use crate::harness::{Client, Running, wait_until};
 
-/// Encodes a request whose words may contain blanks.
-fn words(words: &[&str]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    farbank_server::resp::request(&mut bytes, words);
-    bytes
-}
-
 /// Sends `EVAL script 0`.
 fn eval(client: &mut Client, script: &str) {
-    client.send_raw(&words(&["EVAL", script, "0"]));
+    client.send_words(&["EVAL", script, "0"]);
 }
 
 #[track_caller]
@@ -289,7 +282,7 @@ fn scripts_in_transactions_are_part_of_the_group() {
 fn loaded_scripts_run_by_their_sha1_until_script_flush() {
     let server = Running::new();
     let mut client = server.connect();
-    client.send_raw(&words(&["SCRIPT", "LOAD", "return 7"]));
+    client.send_words(&["SCRIPT", "LOAD", "return 7"]);
     client.expect("$40\r\n59b6ab2fbe0ee4b25733de0f62e6cda4899ef8e9\r\n");
     let run = "EVALSHA 59B6ab2fbe0ee4b25733de0f62e6cda4899ef8e9 0";
     let missing = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
@@ -320,11 +313,11 @@ fn read_only_scripts_do_not_write() {
             "0",
         ],
     ] {
-        client.send_raw(&words(&request));
+        client.send_words(&request);
         assert!(client.line().starts_with(refused));
     }
     client.ask("GET a", "$-1\r\n");
-    client.send_raw(&words(&["EVAL_RO", "#!lua\nreturn 1", "0"]));
+    client.send_words(&["EVAL_RO", "#!lua\nreturn 1", "0"]);
     client.expect("-ERR Can not execute a script with write flag using *_ro command.\r\n");
 }
 
