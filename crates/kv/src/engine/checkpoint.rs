@@ -53,8 +53,8 @@
 //!
 //! | a crash | the superblock names | the open |
 //! |---|---|---|
-//! | before the chain is named | the earlier checkpoint, or none | frees the segments of the unfinished chain |
 //! | while a chain is written in place | none | reads every record, and frees the segments of the unfinished chain |
+//! | otherwise before the chain is named | the earlier checkpoint, or none | frees the segments of the unfinished chain |
 //! | after that, before the earlier chain is recycled | the new checkpoint | frees the segments of the earlier chain |
 //! | after later writes, cleaning, growth | the checkpoint | ignores entries of segments that were recycled |
 //! | after a later open, before the next checkpoint | the checkpoint | reads what was written since its begin |
@@ -365,27 +365,25 @@ impl<M: Medium> Engine<M> {
         if logged < due / 2 {
             return Ok(CheckpointStep::Idle);
         }
-        let Some(plan) = self.plan_chain(work, needed) else {
-            self.free_reserved(work);
-            self.recount_checkpoints(work);
-            return Ok(CheckpointStep::Idle);
-        };
-        match plan.missing {
-            missing if logged < due && (missing == 0 || !plan.is_in_place) => {
+        let mut step = CheckpointStep::Going;
+        match self.plan_chain(work, needed) {
+            None => {
+                self.free_reserved(work);
+                step = CheckpointStep::Idle;
+            }
+            Some(plan) if logged < due && (plan.missing == 0 || !plan.is_in_place) => {
                 return Ok(CheckpointStep::Idle);
             }
-            0 => self.begin_copy(work, needed, plan.is_in_place),
-            missing => {
-                if !self.reserve_some(work, missing)? {
-                    self.free_reserved(work);
-                    work.since = self.segments.stamp(); // Another attempt costs as much cleaning.
-                    self.recount_checkpoints(work);
-                    return Ok(CheckpointStep::Idle);
-                }
+            Some(plan) if plan.missing == 0 => self.begin_copy(work, needed, plan.is_in_place),
+            Some(plan) if self.reserve_some(work, plan.missing)? => {}
+            Some(_) => {
+                self.free_reserved(work);
+                work.since = self.segments.stamp(); // Another attempt costs as much cleaning.
+                step = CheckpointStep::Idle;
             }
         }
         self.recount_checkpoints(work);
-        Ok(CheckpointStep::Going)
+        Ok(step)
     }
 
     /// Returns how a checkpoint of `needed` segments gets them, `None` if the pool is too full.
@@ -451,7 +449,8 @@ impl<M: Medium> Engine<M> {
             false => self.tombstones_of(&covers),
         };
         let groups = self.index.group_count();
-        let mut chain = ChainWriter::with_reserved(std::mem::take(&mut work.reserved));
+        let mut chain = ChainWriter::default();
+        chain.add_reserved(std::mem::take(&mut work.reserved));
         let out = chain.buffer();
         let head = CheckpointHead {
             floor,
@@ -565,7 +564,7 @@ impl<M: Medium> Engine<M> {
                 work.copying = Some(copy);
                 return Ok(());
             }
-            chain.reserve(self.take_named(work)?);
+            chain.add_reserved(self.take_named(work)?);
         }
         let written = match is_last {
             false => chain.write_full(self, &mut work.ctx, keep).map(|()| None),

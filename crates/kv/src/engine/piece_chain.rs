@@ -37,16 +37,9 @@ pub(crate) struct ChainWriter {
 }
 
 impl ChainWriter {
-    /// Returns an empty chain that first uses the segments in `reserved`, each of which [`reserve`] has returned.
-    pub(crate) fn with_reserved(reserved: Vec<u32>) -> ChainWriter {
-        ChainWriter {
-            reserved,
-            ..ChainWriter::default()
-        }
-    }
-
-    /// Adds to the reserved segments.
-    pub(crate) fn reserve(&mut self, segments: Vec<u32>) {
+    /// Adds segments for the next pieces, each of which [`reserve`] has returned, or which is initialised and in state
+    /// [`SegmentState::Piece`].
+    pub(crate) fn add_reserved(&mut self, segments: Vec<u32>) {
         self.reserved.extend(segments);
     }
 
