@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use farbank_check::Violation;
 use farbank_check::target::{
     OpAnswer, SharedTarget, Target, TargetClient, TargetOp, TargetShape, TargetSubject,
     Value as Stored,
@@ -82,28 +83,28 @@ impl Target for MdbTarget {
         &crate::faults::IN_THREADS
     }
 
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         let time = Arc::new(AtomicU64::new(now_ms));
         let cache = Cache::create_as(sim, PAGE_BYTES, IDENTITY, config(&time), near);
-        let cache = cache.map_err(|e| e.to_string())?;
+        let cache = cache?;
         Ok(MdbSubject::over(cache, time))
     }
 
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         let MdbSharedTarget { cache, time } = open(sim, now_ms)?;
         Ok(MdbSubject::over(cache, time))
     }
 
-    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, String> {
+    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, Violation> {
         Ok(Box::new(open(sim, now_ms)?))
     }
 }
 
-fn open(sim: Sim, now_ms: u64) -> Result<MdbSharedTarget<Sim>, String> {
+fn open(sim: Sim, now_ms: u64) -> Result<MdbSharedTarget<Sim>, Violation> {
     // The wall clock is set back to 0. After a clean close the pool has the time. After a crash the wall clock may be
     // set.
     let time = Arc::new(AtomicU64::new(0));
-    let cache = Cache::open_on(sim, config(&time), near).map_err(|e| e.to_string())?;
+    let cache = Cache::open_on(sim, config(&time), near)?;
     if !cache.opened().clean {
         time.store(now_ms, Relaxed);
     }
@@ -147,7 +148,7 @@ impl<M: Medium> MdbSubject<M> {
         })
     }
 
-    fn commit_others(&mut self, session: Option<usize>) -> Result<(), String> {
+    fn commit_others(&mut self, session: Option<usize>) -> Result<(), Violation> {
         for other in (0..SESSIONS).filter(|&other| Some(other) != session) {
             self.clients[other].commit()?;
         }
@@ -160,9 +161,9 @@ fn client<M: Medium>(cache: &Cache<M, Sim>) -> SessionClient {
 }
 
 /// Does the work of the background thread.
-fn maintain<M: Medium>(cache: &Cache<M, Sim>) -> Result<(), String> {
+fn maintain<M: Medium>(cache: &Cache<M, Sim>) -> Result<(), Violation> {
     let tended = cache.tidy().and_then(|_| cache.balance());
-    tended.map(|_| ()).map_err(|e| e.to_string())
+    tended.map(|_| ()).map_err(Violation::from)
 }
 
 /// A cache for several threads.
@@ -176,7 +177,7 @@ impl<M: Medium> SharedTarget for MdbSharedTarget<M> {
         Box::new(client(&self.cache))
     }
 
-    fn clean(&self) -> Result<(), String> {
+    fn clean(&self) -> Result<(), Violation> {
         maintain(&self.cache)
     }
 
@@ -186,37 +187,37 @@ impl<M: Medium> SharedTarget for MdbSharedTarget<M> {
 }
 
 impl<M: Medium> TargetSubject for MdbSubject<M> {
-    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, Violation> {
         // A session waits for the session that has staged a write of its key. There is only one thread, so all other
         // sessions are committed first.
         self.commit_others(Some(session))?;
         self.clients[session].apply(op)
     }
 
-    fn commit(&mut self, session: usize) -> Result<Ticket, String> {
+    fn commit(&mut self, session: usize) -> Result<Ticket, Violation> {
         self.clients[session].commit()
     }
 
-    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
+    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, Violation> {
         self.clients[session].durable(ticket)
     }
 
-    fn abandon(&mut self, session: usize) -> Result<bool, String> {
+    fn abandon(&mut self, session: usize) -> Result<bool, Violation> {
         self.clients[session] = client(&self.cache);
         Ok(false) // A full batch, or one that is read, is written before its commit.
     }
 
-    fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
+    fn contents(&mut self) -> Result<Vec<(u64, Stored)>, Violation> {
         self.commit_others(Some(0))?;
         self.clients[0].contents()
     }
 
-    fn check(&mut self) -> Result<(), String> {
+    fn check(&mut self) -> Result<(), Violation> {
         self.commit_others(None)?;
-        self.cache.verify().map_err(|e| e.to_string())
+        self.cache.verify().map_err(Violation::from)
     }
 
-    fn clean(&mut self) -> Result<(), String> {
+    fn clean(&mut self) -> Result<(), Violation> {
         maintain(&self.cache)
     }
 
@@ -231,9 +232,9 @@ impl<M: Medium> TargetSubject for MdbSubject<M> {
         self.time.store(now_ms, Relaxed);
     }
 
-    fn close(self: Box<Self>) -> Result<(), String> {
+    fn close(self: Box<Self>) -> Result<(), Violation> {
         let MdbSubject { clients, cache, .. } = *self;
         drop(clients);
-        cache.close().map(|_| ()).map_err(|e| e.to_string())
+        cache.close().map(|_| ()).map_err(Violation::from)
     }
 }

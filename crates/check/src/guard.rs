@@ -6,6 +6,8 @@ use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
+use crate::Violation;
+
 thread_local! {
     /// Number of nested [`guarded`] calls of this thread.
     static GUARDS: Cell<u32> = const { Cell::new(0) };
@@ -14,7 +16,7 @@ thread_local! {
 }
 
 /// Returns the result of `f`. A panic becomes an error that names its location and message, and is not printed.
-pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Violation> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let others = panic::take_hook();
@@ -29,22 +31,24 @@ pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     ended.map_err(|panic| said(&*panic))
 }
 
-fn said(panic: &(dyn Any + Send)) -> String {
+fn said(panic: &(dyn Any + Send)) -> Violation {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let at = PLACE.take().map(|place| format!(" at {place}"));
     let (at, text) = (at.unwrap_or_default(), text.unwrap_or("without a message"));
-    format!("panic{at}: {text}")
+    Violation::new(format!("panic{at}: {text}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::guarded;
+    use crate::Violation;
 
     #[test]
     fn a_panic_becomes_an_error_with_its_location() {
         let (word, line) = (7, line!() + 1);
-        let said = guarded(|| panic!("word {word} is damaged")).map_err(|said: String| {
+        let said = guarded(|| panic!("word {word} is damaged")).map_err(|said| {
+            let said = said.to_string();
             let (at, text) = said.split_once(": ").expect("a place and a text");
             (
                 at.starts_with(&format!("panic at {}:{line}:", file!())),
@@ -56,10 +60,10 @@ mod tests {
 
     #[test]
     fn a_nested_call_catches_its_own_panic_and_a_resumed_panic_has_no_location() {
-        let outer = guarded(|| guarded(|| panic!("inner")).map_err(|_: String| "heard"));
+        let outer = guarded(|| guarded(|| panic!("inner")).map_err(|_| "heard"));
         assert_eq!(outer, Ok(Err::<(), _>("heard")));
         let thread = std::thread::spawn(|| panic!("elsewhere")).join();
         let said = guarded(|| std::panic::resume_unwind(thread.unwrap_err()));
-        assert_eq!(said, Err::<(), _>("panic: elsewhere".into()));
+        assert_eq!(said, Err::<(), _>(Violation::new("panic: elsewhere")));
     }
 }

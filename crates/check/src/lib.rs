@@ -49,6 +49,7 @@ pub mod record;
 pub mod report;
 pub mod schedules;
 pub mod target;
+mod violation;
 pub mod workload;
 
 pub use explore::{ExploreConfig, explore, explore_seed};
@@ -58,6 +59,7 @@ pub use report::{CrashCounts, CrashReport, CrashViolation, ImageChoice};
 pub use target::{
     Change, KeyWrite, OpAnswer, ReadView, Target, TargetOp, TargetShape, TargetSubject, Value,
 };
+pub use violation::Violation;
 
 /// Makes `cargo test` compile and run the code in the pages of docs/testing.
 #[cfg(doctest)]

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 
 use farbank_pm::sim::{Persistency, SourceAction, SourceLine, brief};
 
+use crate::Violation;
 use crate::digest::fold;
 use crate::history::AckRule;
 
@@ -83,7 +84,7 @@ pub struct CrashViolation {
     pub survivors: Vec<String>,
     /// Whether the check holds under [`AckRule::Acknowledged`], or the violation under that rule. `None` if that rule
     /// was used from the start.
-    pub acknowledged: Option<Result<(), String>>,
+    pub acknowledged: Option<Result<(), Violation>>,
     /// Command that reproduces the violation.
     pub command: String,
     /// Distinct images of this seed that were checked before the violation.

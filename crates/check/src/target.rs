@@ -33,6 +33,8 @@ use farbank_pm::sim::{Persistency, PoolImage, Sim};
 use farbank_pm::situation::Situation;
 use farbank_pm::{Off, Ticket};
 
+use crate::Violation;
+
 /// A stored value: its id and its length, which determine its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Value {
@@ -71,12 +73,12 @@ impl Value {
     }
 
     /// Returns the value that has these bytes. Returns an error if a byte is wrong.
-    pub fn decode(bytes: &[u8]) -> Result<Value, String> {
+    pub fn decode(bytes: &[u8]) -> Result<Value, Violation> {
         let Some(id) = bytes.first_chunk() else {
-            return Err(format!(
+            return Err(Violation::new(format!(
                 "found a value of {} bytes, shorter than any that was written",
                 bytes.len()
-            ));
+            )));
         };
         let value = Value {
             id: u64::from_le_bytes(*id),
@@ -84,9 +86,9 @@ impl Value {
         };
         match value.encode().iter().zip(bytes).position(|(a, b)| a != b) {
             None => Ok(value),
-            Some(at) => Err(format!(
+            Some(at) => Err(Violation::new(format!(
                 "the bytes of {value:?} are wrong from byte {at} on"
-            )),
+            ))),
         }
     }
 }
@@ -317,17 +319,18 @@ pub trait Target: Sync {
 
     /// Creates a new, empty structure on all of `sim`, durable when it returns (CHECK-TARGET-5). The memory is zero unless
     /// [`TargetShape::used_before`] is set. The default opens `sim`: zeros are an empty structure.
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         self.open(sim, now_ms)
     }
 
     /// Opens the structure that a close, a kill or a power cut left in `sim`.
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String>;
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation>;
 
     /// Opens the structure in `sim` for several concurrent threads.
-    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, String> {
+    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, Violation> {
         let _ = (sim, now_ms);
-        Err(format!("{} does not run in threads", self.name()))
+        let why = format!("{} does not run in threads", self.name());
+        Err(Violation::new(why))
     }
 }
 
@@ -337,7 +340,7 @@ pub trait SharedTarget: Send + Sync {
     fn client(&self) -> Box<dyn TargetClient>;
 
     /// Does one step of background work, if any is due. The calling thread's client has nothing staged.
-    fn clean(&self) -> Result<(), String> {
+    fn clean(&self) -> Result<(), Violation> {
         Ok(())
     }
 
@@ -349,13 +352,13 @@ pub trait SharedTarget: Send + Sync {
 /// sessions where necessary.
 pub trait TargetClient: Send {
     /// Runs `op`.
-    fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, String>;
+    fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, Violation>;
 
     /// Ends the batch: requests that all staged operations become durable.
-    fn commit(&mut self) -> Result<Ticket, String>;
+    fn commit(&mut self) -> Result<Ticket, Violation>;
 
     /// Returns whether `ticket` is durable.
-    fn durable(&mut self, ticket: Ticket) -> Result<bool, String>;
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, Violation>;
 }
 
 /// One open structure.
@@ -363,39 +366,40 @@ pub trait TargetClient: Send {
 /// An `Err` of any method is a violation, except after the explorer made a drain fail.
 pub trait TargetSubject {
     /// Runs `op` for `session`.
-    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String>;
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, Violation>;
 
     /// Ends the session's batch: requests that all its staged operations become durable. By default nothing is ever
     /// staged.
-    fn commit(&mut self, session: usize) -> Result<Ticket, String> {
+    fn commit(&mut self, session: usize) -> Result<Ticket, Violation> {
         let _ = session;
         Ok(Ticket::DURABLE)
     }
 
     /// Returns whether `ticket` of `session` is durable. The operations that it covers may then be acknowledged, and
     /// are visible to every session.
-    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
+    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, Violation> {
         let _ = session;
         Ok(ticket == Ticket::DURABLE)
     }
 
     /// Drops the session with its staged operations, and starts another with the same number. Returns whether it is
     /// certain that none of them has happened: a session may have committed early, to make room.
-    fn abandon(&mut self, session: usize) -> Result<bool, String> {
-        Err(format!("session {session} cannot be dropped"))
+    fn abandon(&mut self, session: usize) -> Result<bool, Violation> {
+        let why = format!("session {session} cannot be dropped");
+        Err(Violation::new(why))
     }
 
     /// Returns all keys and values stored now, without expired values, in any order. Values are read with
     /// [`Value::decode`].
-    fn contents(&mut self) -> Result<Vec<(u64, Value)>, String>;
+    fn contents(&mut self) -> Result<Vec<(u64, Value)>, Violation>;
 
     /// Checks the structure's own invariants: live + dead + free = pool, nothing leaked, counters correct.
-    fn check(&mut self) -> Result<(), String> {
+    fn check(&mut self) -> Result<(), Violation> {
         Ok(())
     }
 
     /// Does one step of background work, if any is due.
-    fn clean(&mut self) -> Result<(), String> {
+    fn clean(&mut self) -> Result<(), Violation> {
         Ok(())
     }
 
@@ -410,7 +414,7 @@ pub trait TargetSubject {
     }
 
     /// Closes cleanly: all committed operations are durable, and the next open may be fast.
-    fn close(self: Box<Self>) -> Result<(), String> {
+    fn close(self: Box<Self>) -> Result<(), Violation> {
         Ok(())
     }
 }

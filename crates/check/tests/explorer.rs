@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use farbank_check::explore::lazily;
 use farbank_check::faults::{FaultBudget, FaultOutcome, FaultSearch};
 use farbank_check::{
-    AckRule, ExploreConfig, ImageChoice, KeyWrite, Target, TargetOp, TargetSubject, Value, explore,
-    explore_seed,
+    AckRule, ExploreConfig, ImageChoice, KeyWrite, Target, TargetOp, TargetSubject, Value,
+    Violation, explore, explore_seed,
 };
 use farbank_pm::fault;
 use farbank_pm::sim::{CrashState, Persistency, Sim};
@@ -174,8 +174,9 @@ impl Target for Tells {
         true
     }
 
-    fn open(&self, _: Sim, _: u64) -> Result<Box<dyn TargetSubject>, String> {
-        Err(fault::active().map_or("no fault".into(), |fault| fault.to_string()))
+    fn open(&self, _: Sim, _: u64) -> Result<Box<dyn TargetSubject>, Violation> {
+        let active = fault::active().map_or("no fault".into(), |fault| fault.to_string());
+        Err(Violation::new(active))
     }
 }
 
@@ -258,7 +259,7 @@ fn an_omitted_drain_is_found_and_a_fault_without_effect_is_idle() {
 }
 
 /// Returns the contents that an open shows, or the error of the open.
-fn shown(toy: &Toy, sim: &Sim) -> Result<Vec<(u64, Value)>, String> {
+fn shown(toy: &Toy, sim: &Sim) -> Result<Vec<(u64, Value)>, Violation> {
     let mut subject = toy.open(sim.clone(), 1_000)?;
     let mut contents = subject.contents()?;
     contents.sort_unstable();

@@ -6,6 +6,7 @@
 //!
 //! The explorer cannot detect a key that was never written: an engine offers lookups only, and no iteration.
 
+use farbank_check::Violation;
 use farbank_check::target::{
     KeyWrite, OpAnswer, Target, TargetOp, TargetShape, TargetSubject, Value,
 };
@@ -135,12 +136,12 @@ impl<R: EngineConfig> Target for EngineTarget<R> {
         }
     }
 
-    fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
-        Ok(self.subject(&*self.0.create(sim).map_err(|e| e.to_string())?))
+    fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
+        Ok(self.subject(&*self.0.create(sim)?))
     }
 
-    fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
-        Ok(self.subject(&*self.0.open(sim).map_err(|e| e.to_string())?))
+    fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
+        Ok(self.subject(&*self.0.open(sim)?))
     }
 }
 
@@ -162,32 +163,32 @@ struct EngineSubject {
 }
 
 impl EngineSubject {
-    fn get(&mut self, session: usize, key: u64) -> Result<Option<Value>, String> {
+    fn get(&mut self, session: usize, key: u64) -> Result<Option<Value>, Violation> {
         let mut out = Vec::new();
         let found = self.workers[session].get(&key_of(key), &mut out);
         let value = found.then(|| Value::decode(&out)).transpose();
-        value.map_err(|e| format!("key {key}: {e}"))
+        value.map_err(|e| e.context(format_args!("key {key}")))
     }
 }
 
 impl TargetSubject for EngineSubject {
-    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, Violation> {
         match op {
             TargetOp::Write(KeyWrite::Put { key, value, .. }) => {
                 match self.workers[session].set(&key_of(*key), &value.encode()) {
                     Ok(()) => Ok(OpAnswer::Done),
                     Err(Error::Full) => Ok(OpAnswer::Refused),
-                    Err(error) => Err(error.to_string()),
+                    Err(error) => Err(error.into()),
                 }
             }
             TargetOp::Get { key, .. } => Ok(OpAnswer::Found(self.get(session, *key)?)),
-            other => Err(format!(
+            other => Err(Violation::new(format!(
                 "contest engines do not support {other:?}; use only puts and gets"
-            )),
+            ))),
         }
     }
 
-    fn contents(&mut self) -> Result<Vec<(u64, Value)>, String> {
+    fn contents(&mut self) -> Result<Vec<(u64, Value)>, Violation> {
         let all = (1..=self.keys).filter_map(|key| {
             let value = self.get(0, key).transpose()?;
             Some(value.map(|value| (key, value)))

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use farbank_check::explore::{ExploreConfig, explore};
-use farbank_check::{CrashReport, Value};
+use farbank_check::{CrashReport, Value, Violation};
 use farbank_contest::target::{EngineConfig, EngineTarget, explorer_limits, key_of};
 use farbank_contest::v1::V1Config;
 use farbank_contest::v2::{V2, V2Checksum, V2Config};
@@ -171,7 +171,7 @@ impl Alone {
     }
 
     /// The value of a key, or what is wrong with it.
-    fn get(&mut self, key: u64) -> Result<Option<u64>, String> {
+    fn get(&mut self, key: u64) -> Result<Option<u64>, Violation> {
         let mut out = Vec::new();
         let found = self.worker.get(&key_of(key), &mut out);
         let value = found.then(|| Value::decode(&out)).transpose()?;

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::path::Path;
 
-use farbank_kv::{Config, Kv, segment_bytes_for};
-use farbank_pm::media::{self, AnyMedium, File, Mapped, OpenOptions, ReadMode, SyncPolicy};
+use farbank_kv::{AnyKv, Config, Inconsistency, segment_bytes_for};
+use farbank_pm::Kind;
+use farbank_pm::media::{self, OpenOptions, ReadMode, SyncPolicy};
 use farbank_pm::pool::CopiedPoolPolicy;
-use farbank_pm::{Kind, Medium};
 use farbank_store::{Error, Store};
 
 use crate::session::Session;
@@ -76,18 +76,6 @@ impl std::error::Error for OpenError {
     }
 }
 
-/// Error of [`Db::verify`]: the first contradiction between the engine's counts or maps and the records in the pool.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct VerifyError(String);
-
-impl fmt::Display for VerifyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for VerifyError {}
-
 /// Opens the pool at `path`, or creates one of [`Options::pool_bytes`] if the path does not exist. On `Ok` the pool has
 /// all writes that were acknowledged before, and they are durable. Only one process at a time can open a pool.
 ///
@@ -120,9 +108,15 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Db, OpenError> 
     };
     let (medium, name) = opened.map_err(OpenError::Medium)?;
     let made = name.is_some();
-    let engine = match medium {
-        AnyMedium::Mapped(medium) => start(medium, made, options).map(Engine::Mapped),
-        AnyMedium::File(medium) => start(medium, made, options).map(Engine::File),
+    let config = Config {
+        pool_bytes_max: options.pool_bytes_max,
+        read_cache_bytes: options.read_cache_bytes,
+        copies: options.copies,
+        ..Config::default()
+    };
+    let engine = match made {
+        true => AnyKv::create(medium, segment_bytes_for(options.pool_bytes), config),
+        false => AnyKv::open(medium, config),
     };
     let engine = engine.map_err(OpenError::Pool)?;
     if let Some(name) = name {
@@ -131,30 +125,8 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Db, OpenError> 
     Ok(Db(engine))
 }
 
-fn start<M: Medium>(
-    medium: M,
-    made: bool,
-    options: &Options,
-) -> Result<Kv<M>, farbank_kv::OpenError> {
-    let config = Config {
-        pool_bytes_max: options.pool_bytes_max,
-        read_cache_bytes: options.read_cache_bytes,
-        copies: options.copies,
-        ..Config::default()
-    };
-    match made {
-        true => Kv::create(medium, segment_bytes_for(options.pool_bytes), config),
-        false => Kv::open(medium, config),
-    }
-}
-
-enum Engine {
-    Mapped(Kv<Mapped>),
-    File(Kv<File>),
-}
-
 /// An open pool. Threads share it, and each uses its own session.
-pub struct Db(Engine);
+pub struct Db(AnyKv);
 
 impl Db {
     /// Returns a new session, for one thread.
@@ -184,41 +156,28 @@ impl Db {
     /// Returns the store, with statistics, the durability of its medium, and the report of the open.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
-        match &self.0 {
-            Engine::Mapped(kv) => kv,
-            Engine::File(kv) => kv,
-        }
+        self.0.store()
     }
 
     /// Whether this is a copy of a pool that was in use, opened with [`CopiedPoolPolicy::Inspect`].
     #[must_use]
     pub fn is_copy(&self) -> bool {
-        match &self.0 {
-            Engine::Mapped(kv) => kv.is_copy(),
-            Engine::File(kv) => kv.is_copy(),
-        }
+        self.0.is_copy()
     }
 
     /// Verifies the engine's counts and maps against the records in the pool. No session may write meanwhile.
     ///
     /// # Errors
-    /// [`VerifyError`] describes the first contradiction.
-    pub fn verify(&self) -> Result<(), VerifyError> {
-        let verified = match &self.0 {
-            Engine::Mapped(kv) => kv.verify(),
-            Engine::File(kv) => kv.verify(),
-        };
-        verified.map_err(VerifyError)
+    /// The first contradiction found.
+    pub fn verify(&self) -> Result<(), Inconsistency> {
+        self.0.verify()
     }
 
     /// Calls `each` for every live record that fails a checksum, with its offset in the pool, its database and its key.
     /// If its header is damaged, the database is 0 and the key empty. Scans do not list these keys, because they may be
     /// damaged themselves.
     pub fn damaged(&self, each: &mut dyn FnMut(u64, u8, &[u8])) {
-        match &self.0 {
-            Engine::Mapped(kv) => kv.damaged(each),
-            Engine::File(kv) => kv.damaged(each),
-        }
+        self.0.damaged(each);
     }
 
     /// Closes the pool cleanly. On `Ok` all committed writes are durable, and the next open reads the index snapshot.
@@ -229,12 +188,6 @@ impl Db {
     /// [`Error::Poisoned`] if the medium has failed, or in a forked child. [`Error::NoSnapshot`] if the pool is too
     /// full for its index snapshot: all committed writes are durable, but the next open scans the log.
     pub fn close(self) -> Result<(), Error> {
-        match self.0 {
-            Engine::Mapped(kv) => kv.close().map(|_| ()),
-            Engine::File(kv) => match kv.close()? {
-                Some(file) => Ok(file.close()?),
-                None => Ok(()),
-            },
-        }
+        self.0.close()
     }
 }

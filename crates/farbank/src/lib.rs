@@ -17,7 +17,7 @@ pub use farbank_store as store;
 mod embed;
 mod session;
 
-pub use embed::{Db, OpenError, Options, VerifyError, open};
+pub use embed::{Db, OpenError, Options, open};
 pub use farbank_pm::media::{ReadMode, SyncPolicy};
 pub use farbank_pm::pool::CopiedPoolPolicy;
 pub use farbank_store::Error;

@@ -7,6 +7,7 @@
 
 use std::sync::{Arc, LazyLock};
 
+use farbank_check::Violation;
 use farbank_check::target::{
     Change, KeyWrite, OpAnswer, SharedTarget, Target, TargetClient, TargetOp, TargetShape,
     TargetSubject, Value,
@@ -130,7 +131,7 @@ impl Target for TableTarget {
         left
     }
 
-    fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+    fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         let plan = PoolPlan {
             chunk_bytes: CHUNK_BYTES,
             contexts: WORKERS as u32 + 1,
@@ -143,12 +144,12 @@ impl Target for TableTarget {
         subject(table)
     }
 
-    fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+    fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         subject(self.0.open(sim))
     }
 
-    fn share(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn SharedTarget>, String> {
-        let table = self.0.open(sim).map_err(|e| e.to_string())?;
+    fn share(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn SharedTarget>, Violation> {
+        let table = self.0.open(sim)?;
         Ok(Box::new(SharedTableSubject(table.into())))
     }
 }
@@ -165,8 +166,8 @@ impl TableTarget {
     }
 }
 
-fn subject(table: Result<Box<dyn Index>, OpenError>) -> Result<Box<dyn TargetSubject>, String> {
-    let table: Arc<dyn Index> = table.map_err(|e| e.to_string())?.into();
+fn subject(table: Result<Box<dyn Index>, OpenError>) -> Result<Box<dyn TargetSubject>, Violation> {
+    let table: Arc<dyn Index> = table?.into();
     Ok(Box::new(SharedTableSubject(table)).into_subject())
 }
 
@@ -274,18 +275,18 @@ impl TableClient {
 }
 
 impl TargetClient for TableClient {
-    fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, String> {
+    fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, Violation> {
         match self.run(op) {
             Err(IndexError::Full { .. } | IndexError::Crowded { .. }) => Ok(OpAnswer::Refused),
-            other => other.map_err(|e| e.to_string()),
+            other => other.map_err(Violation::from),
         }
     }
 
-    fn commit(&mut self) -> Result<Ticket, String> {
+    fn commit(&mut self) -> Result<Ticket, Violation> {
         Ok(Ticket::DURABLE)
     }
 
-    fn durable(&mut self, ticket: Ticket) -> Result<bool, String> {
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, Violation> {
         Ok(ticket == Ticket::DURABLE)
     }
 }
@@ -296,29 +297,29 @@ struct TableSubject {
 }
 
 impl TargetSubject for TableSubject {
-    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, Violation> {
         self.clients[session].apply(op)
     }
 
-    fn contents(&mut self) -> Result<Vec<(u64, Value)>, String> {
+    fn contents(&mut self) -> Result<Vec<(u64, Value)>, Violation> {
         let mut found = Vec::new();
         let client = &mut self.clients[0];
         let each = self.table.each(&mut client.worker, &mut |key, value| {
             found.push((name_of(key), stored(value)));
         });
-        each.map_err(|refused| refused.to_string())?;
+        each.map_err(Violation::from)?;
         for (key, value) in &found {
             let got = client.table.get(&mut client.worker, key_of(*key));
             if got != Ok(Some(value.id)) {
-                return Err(format!(
+                return Err(Violation::new(format!(
                     "the scan finds key {key} with {value:?}, but get returns {got:?}"
-                ));
+                )));
             }
         }
         Ok(found)
     }
 
-    fn check(&mut self) -> Result<(), String> {
-        self.table.check().map_err(|refused| refused.to_string())
+    fn check(&mut self) -> Result<(), Violation> {
+        self.table.check().map_err(Violation::from)
     }
 }

@@ -17,6 +17,7 @@ use crate::cleaner::background::clean_in_background;
 use crate::cleaner::requests::CleanOutcome;
 use crate::config::{CleaningMode, Config};
 use crate::engine::Engine;
+use crate::engine::inconsistency::Inconsistency;
 use crate::format::pool_root::PoolHistory;
 use crate::index::POOL_BYTES_MAX;
 use crate::segments::live_map::LiveMap;
@@ -170,13 +171,13 @@ impl<M: Medium> Kv<M> {
     }
 
     /// Checks the engine's accounting of its segments (live, dead and free bytes) against the log. No session may
-    /// write meanwhile; nothing is cleaned. `Err` describes the first difference.
-    pub fn verify(&self) -> Result<(), String> {
+    /// write meanwhile; nothing is cleaned.
+    ///
+    /// # Errors
+    /// The first contradiction found.
+    pub fn verify(&self) -> Result<(), Inconsistency> {
         let _sweeper = unpoisoned(self.sweeper.lock());
-        let _cleaner = self
-            .engine
-            .lock_cleaner_without_pass()
-            .map_err(|e| e.to_string())?;
+        let _cleaner = self.engine.lock_cleaner_without_pass()?;
         crate::engine::verify::verify(&self.engine)
     }
 

@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod any;
 mod api;
 mod backup;
 mod cleaner;
@@ -51,7 +52,9 @@ mod situations;
 #[cfg(feature = "check")]
 pub mod target;
 
+pub use any::AnyKv;
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
 pub use config::{CleaningMode, Config, READ_CACHE_BYTES_MAX};
+pub use engine::inconsistency::Inconsistency;
 pub use format::pool_root::PoolHistory;
 pub use index::POOL_BYTES_MAX;

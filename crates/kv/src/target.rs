@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use farbank_check::Violation;
 use farbank_check::target::{
     KeyWrite, OpAnswer, SharedTarget, Target, TargetClient, TargetOp, TargetShape, TargetSubject,
     Value as Stored,
@@ -85,13 +86,13 @@ impl KvTarget {
     }
 
     /// Does one cleaning step: a slice, or until a segment is free.
-    fn clean<M: Medium>(self, kv: &Kv<M>) -> Result<(), String> {
+    fn clean<M: Medium>(self, kv: &Kv<M>) -> Result<(), Violation> {
         let done = match (self, kv.engine.now_ms() % 5) {
             (KvTarget::Slices, 1..) => kv.clean_slice(),
             (KvTarget::Checkpoint, 1..) => kv.checkpoint_slice(),
             _ => kv.clean().map(drop),
         };
-        done.map_err(|e| e.to_string())
+        done.map_err(Violation::from)
     }
 
     fn config(self, machine: &TestMachine) -> Config {
@@ -129,15 +130,15 @@ impl KvTarget {
         }
     }
 
-    fn shared(self, sim: Sim, now_ms: u64) -> Result<KvSharedTarget<Sim>, String> {
+    fn shared(self, sim: Sim, now_ms: u64) -> Result<KvSharedTarget<Sim>, Violation> {
         let machine = TestMachine::new(behind(now_ms));
-        let kv = Kv::open(sim, self.config(&machine)).map_err(|e| e.to_string())?;
+        let kv = Kv::open(sim, self.config(&machine))?;
         machine.set_time(&kv, now_ms);
         SEGMENTS_MAPPED.fetch_add(kv.opened().segments_mapped, Relaxed);
         match kv.opened().damage.first() {
-            Some(damage) => Err(format!(
+            Some(damage) => Err(Violation::new(format!(
                 "the open reports damage, but nothing was damaged: {damage}"
-            )),
+            ))),
             None => Ok(KvSharedTarget {
                 kv,
                 machine,
@@ -238,14 +239,14 @@ impl Target for KvTarget {
         }
     }
 
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         let machine = TestMachine::new(now_ms);
         let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, self.config(&machine));
-        let kv = kv.map_err(|e| e.to_string())?;
+        let kv = kv?;
         Ok(KvSubject::over(kv, machine, *self))
     }
 
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         let KvSharedTarget {
             kv,
             machine,
@@ -254,7 +255,7 @@ impl Target for KvTarget {
         Ok(KvSubject::over(kv, machine, target))
     }
 
-    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, String> {
+    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn SharedTarget>, Violation> {
         Ok(Box::new(self.shared(sim, now_ms)?))
     }
 }
@@ -284,14 +285,14 @@ impl TestMachine {
 
     /// Sets the wall clock back for so long that the store's clock follows. Values that have expired by now count as
     /// expired.
-    fn set_back<M: Medium>(&self, kv: &Kv<M>) -> Result<(), String> {
+    fn set_back<M: Medium>(&self, kv: &Kv<M>) -> Result<(), Violation> {
         kv.engine.superblock.clock().act_on_time();
         self.wall
             .store(behind(kv.engine.now_ms()) - STEP_HELD_MS, Relaxed);
         for passed in [0, STEP_HELD_MS] {
             self.wall.fetch_add(passed, Relaxed);
             self.uptime.fetch_add(passed, Relaxed);
-            kv.engine.follow_clock().map_err(|e| e.to_string())?;
+            kv.engine.follow_clock()?;
         }
         Ok(())
     }
@@ -378,7 +379,11 @@ impl<M: Medium> KvSubject<M> {
 
     /// Commits the other sessions that have staged keys of `op`, because `session` would wait for them, and there is
     /// only one thread.
-    fn commit_conflicting_sessions(&mut self, session: usize, op: &TargetOp) -> Result<(), String> {
+    fn commit_conflicting_sessions(
+        &mut self,
+        session: usize,
+        op: &TargetOp,
+    ) -> Result<(), Violation> {
         let keys: Vec<u64> = match op {
             TargetOp::Write(write) => vec![write.key()],
             TargetOp::Group(writes) => writes.iter().map(KeyWrite::key).collect(),
@@ -415,7 +420,7 @@ impl<M: Medium> SharedTarget for KvSharedTarget<M> {
         Box::new(SessionClient::new(self.kv.session(), self.target.batches()))
     }
 
-    fn clean(&self) -> Result<(), String> {
+    fn clean(&self) -> Result<(), Violation> {
         self.target.clean(&self.kv)
     }
 
@@ -425,11 +430,11 @@ impl<M: Medium> SharedTarget for KvSharedTarget<M> {
 }
 
 impl<M: Medium> TargetSubject for KvSubject<M> {
-    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, Violation> {
         self.commit_conflicting_sessions(session, op)?;
         match self.clients[session].apply(op) {
             // A group has staged keys beside its own (KV-GROUP-6), and there is only one thread.
-            Err(error) if error == Error::Conflict.to_string() => {
+            Err(error) if error == Violation::from(Error::Conflict) => {
                 for other in (0..SESSIONS).filter(|other| *other != session) {
                     self.staged[other].clear();
                     self.clients[other].commit()?;
@@ -440,40 +445,40 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
         }
     }
 
-    fn commit(&mut self, session: usize) -> Result<Ticket, String> {
+    fn commit(&mut self, session: usize) -> Result<Ticket, Violation> {
         self.staged[session].clear();
         self.began[session] = None;
         let ticket = self.clients[session].commit()?;
         // In a server the background thread writes maps, ten times a second.
         let written = self.kv.engine.write_all_maps();
-        written.map_err(|e| e.to_string()).map(|()| ticket)
+        written.map_err(Violation::from).map(|()| ticket)
     }
 
-    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
+    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, Violation> {
         self.clients[session].durable(ticket)
     }
 
-    fn abandon(&mut self, session: usize) -> Result<bool, String> {
+    fn abandon(&mut self, session: usize) -> Result<bool, Violation> {
         let committed = self.kv.engine.counters.user_bytes.load(Relaxed);
         let never = self.began[session].take() == Some(committed);
         self.staged[session].clear();
         self.clients[session] = SessionClient::new(self.kv.session(), self.target.batches());
         let keeps = |staged: &HashSet<u64>| !staged.is_empty();
         if !self.staged.iter().any(keeps) && self.kv.engine.pending.is_staged() {
-            return Err("a dropped session still has staged writes".into());
+            return Err(Violation::new("a dropped session still has staged writes"));
         }
         Ok(never)
     }
 
-    fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
+    fn contents(&mut self) -> Result<Vec<(u64, Stored)>, Violation> {
         self.clients[0].contents()
     }
 
-    fn check(&mut self) -> Result<(), String> {
-        self.kv.verify()
+    fn check(&mut self) -> Result<(), Violation> {
+        Ok(self.kv.verify()?)
     }
 
-    fn clean(&mut self) -> Result<(), String> {
+    fn clean(&mut self) -> Result<(), Violation> {
         self.turn_reader();
         // Only this reader may pin an epoch here: sessions pin none between batches.
         self.target.clean(&self.kv)?;
@@ -487,7 +492,7 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
         self.machine.set_time(&self.kv, now_ms);
     }
 
-    fn close(self: Box<Self>) -> Result<(), String> {
+    fn close(self: Box<Self>) -> Result<(), Violation> {
         let KvSubject {
             clients,
             reader,
@@ -500,7 +505,7 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
         drop(clients);
         match kv.close() {
             Ok(_) | Err(Error::NoSnapshot { .. }) => Ok(()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -26,7 +26,7 @@
 //! | `state` | what all threads share: settings, store, connections |
 //! | `lua` | Lua states that execute scripts; calls commands through a trait |
 //! | `stats` | counters, the most requested keys, the process |
-//! | `settings`, `keyspace_events` | options at start, and those that CONFIG SET changes |
+//! | `settings`, `settings_error`, `keyspace_events` | options at start, and those that CONFIG SET changes |
 //! | `protocol` | wire formats: [`resp`] is Redis's, [`memcached`] is memcached's |
 //! | [`rdb`] | strings in the format of Redis's files, for DUMP and RESTORE |
 //! | `buffers`, [`glob`], `lock` | buffers of connections, patterns of SCAN and KEYS, locks |
@@ -55,6 +55,7 @@ mod net;
 mod protocol;
 pub mod rdb;
 mod settings;
+mod settings_error;
 mod state;
 mod stats;
 
@@ -69,4 +70,5 @@ pub use settings::{
     ClientsMemory, Endpoint, LiveParameter, Password, ProtectedActions, REDIS_VERSION,
     ServerOptions, TlsClients, TlsSettings, UnixSocket, UserRules, WireProtocol,
 };
+pub use settings_error::SettingsError;
 pub use state::tls::check as check_tls;

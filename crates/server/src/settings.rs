@@ -14,6 +14,7 @@ use crate::keyspace_events::KeyspaceEvents;
 use crate::lock::lock;
 use crate::protocol::resp::RequestLimits;
 use crate::protocol::resp::parse::words_of;
+use crate::settings_error::SettingsError;
 
 /// Protocol of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -310,12 +311,13 @@ pub struct UserRules {
 }
 
 impl FromStr for UserRules {
-    type Err = String;
+    type Err = SettingsError;
 
-    fn from_str(text: &str) -> Result<UserRules, String> {
-        let mut words = words_of(text.as_bytes()).ok_or("unbalanced quotes")?;
+    fn from_str(text: &str) -> Result<UserRules, SettingsError> {
+        let words = words_of(text.as_bytes());
+        let mut words = words.ok_or_else(|| SettingsError::new("unbalanced quotes"))?;
         if words.is_empty() {
-            return Err("must be NAME RULE ...".into());
+            return Err(SettingsError::new("must be NAME RULE ..."));
         }
         let rules = words.split_off(1);
         let name = words.swap_remove(0);

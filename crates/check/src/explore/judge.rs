@@ -5,6 +5,7 @@ use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Sim};
 
 use super::run::WorkloadRun;
 use super::{Contents, Explorer, Pairs, SeedFailure, Shown, sorted};
+use crate::Violation;
 use crate::digest::fold;
 use crate::guard::guarded;
 use crate::oracle::check_history;
@@ -116,7 +117,7 @@ impl Explorer<'_> {
 
     /// Opens an image and returns its contents. A probe also opens it again, uses it, closes it and opens it once
     /// more.
-    fn recover(&mut self, image: PoolImage, now_ms: u64, probe: bool) -> Result<Shown, String> {
+    fn recover(&mut self, image: PoolImage, now_ms: u64, probe: bool) -> Result<Shown, Violation> {
         let sim = self.sim(image);
         let (subject, contents) = match self.open_and_check(&sim, now_ms)? {
             Ok(recovered) => recovered,
@@ -132,39 +133,42 @@ impl Explorer<'_> {
 
     /// Checks that a second recovery shows the same contents, that the structure can be used, and that it keeps its
     /// contents across a close.
-    fn probe(&self, sim: &Sim, now_ms: u64, mut contents: Pairs) -> Result<(), String> {
+    fn probe(&self, sim: &Sim, now_ms: u64, mut contents: Pairs) -> Result<(), Violation> {
         let (mut subject, second) = self.must_open(sim, now_ms)?;
-        same(&contents, &second).map_err(|what| format!("a second recovery shows {what}"))?;
+        same(&contents, &second).map_err(|wrong| wrong.context("a second recovery"))?;
         let used = guarded(|| self.usable(subject.as_mut(), sim, &mut contents));
         used.and_then(|used| used)
-            .map_err(|e| format!("the structure fails when used after recovery: {e}"))?;
+            .map_err(|e| e.context("the structure fails when used after recovery"))?;
         let closed = guarded(|| subject.close()).and_then(|closed| closed);
-        closed.map_err(|e| format!("close after recovery failed: {e}"))?;
+        closed.map_err(|e| e.context("close after recovery failed"))?;
         let (_, third) = self.must_open(&sim.crash_state().killed(), now_ms)?;
         if self.shape.forgets {
             contents.retain(|pair| third.contains(pair));
         }
-        same(&contents, &third).map_err(|what| format!("after a close and an open it shows {what}"))
+        same(&contents, &third).map_err(|wrong| wrong.context("after a close and an open"))
     }
 
     /// Opens a structure whose open must succeed.
-    fn must_open(&self, sim: &Sim, now_ms: u64) -> Result<(Box<dyn TargetSubject>, Pairs), String> {
-        self.open_and_check(sim, now_ms)?.map_err(|refusal| {
-            format!("the first open succeeded, but a later one failed: {refusal}")
-        })
+    fn must_open(
+        &self,
+        sim: &Sim,
+        now_ms: u64,
+    ) -> Result<(Box<dyn TargetSubject>, Pairs), Violation> {
+        self.open_and_check(sim, now_ms)?
+            .map_err(|refusal| refusal.context("the first open succeeded, but a later one failed"))
     }
 
     /// Opens the structure, reads its contents and runs its own check. Returns `Ok(Err(_))` if the open refused with
     /// an error.
-    pub(super) fn open_and_check(&self, sim: &Sim, now_ms: u64) -> Result<Opened, String> {
+    pub(super) fn open_and_check(&self, sim: &Sim, now_ms: u64) -> Result<Opened, Violation> {
         let opened = guarded(|| self.target.open(sim.clone(), now_ms));
-        let mut subject = match opened.map_err(|e| format!("open failed: {e}"))? {
+        let mut subject = match opened.map_err(|e| e.context("open failed"))? {
             Ok(subject) => subject,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let contents = guarded(|| subject.contents()).and_then(|contents| contents)?;
         let checked = guarded(|| subject.check()).and_then(|checked| checked);
-        checked.map_err(|e| format!("its own check after recovery: {e}"))?;
+        checked.map_err(|e| e.context("its own check after recovery"))?;
         Ok(Ok((subject, sorted(contents))))
     }
 
@@ -175,7 +179,7 @@ impl Explorer<'_> {
         subject: &mut dyn TargetSubject,
         sim: &Sim,
         contents: &mut Pairs,
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         let (fresh, bytes) = (self.shape.keys + 1, self.shape.value_bytes.0);
         let value = |key: u64| Value {
             id: (u64::MAX >> 1) + key,
@@ -217,24 +221,26 @@ impl Explorer<'_> {
         subject: &mut dyn TargetSubject,
         key: u64,
         expected: Option<Value>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         let view = ReadView::Durable;
         match subject.apply(0, &TargetOp::Get { key, view })? {
             OpAnswer::Found(found) if found == expected => Ok(()),
             OpAnswer::Found(None) if self.shape.forgets => Ok(()),
-            found => Err(format!("key {key}: expected {expected:?}, got {found:?}")),
+            found => Err(Violation::new(format!(
+                "key {key}: expected {expected:?}, got {found:?}"
+            ))),
         }
     }
 }
 
 /// An open structure and its contents, or the error with which the open refused.
-type Opened = Result<(Box<dyn TargetSubject>, Pairs), String>;
+type Opened = Result<(Box<dyn TargetSubject>, Pairs), Violation>;
 
 /// Checks the contents of an image against the current history.
 pub(super) fn check_contents(run: &WorkloadRun, shown: &Shown) -> Result<(), Box<SeedFailure>> {
     match shown {
         Err(_) if run.creating => Ok(()), // CHECK-EXPLORE-4
-        Err(refusal) => Err(run.failure(None, format!("open failed: {refusal}"))),
+        Err(refusal) => Err(run.failure(None, refusal.clone().context("open failed"))),
         Ok(contents) => check_history(&run.history, contents, run.now_ms)
             .map_err(|c| run.failure(Some(c.key), c.what)),
     }
@@ -251,17 +257,19 @@ pub(super) fn digest_of(shown: &Shown) -> u64 {
     })
 }
 
-fn commit(subject: &mut dyn TargetSubject, sim: &Sim) -> Result<(), String> {
+fn commit(subject: &mut dyn TargetSubject, sim: &Sim) -> Result<(), Violation> {
     let ticket = subject.commit(0)?;
-    sim.sync().map_err(|e| e.to_string())?;
+    sim.sync()?;
     match subject.durable(0, ticket)? {
         true => Ok(()),
-        false => Err(format!("{ticket:?} is not durable after a sync")),
+        false => Err(Violation::new(format!(
+            "{ticket:?} is not durable after a sync"
+        ))),
     }
 }
 
 /// Returns an error that describes the first difference, if any.
-fn same(expected: &Pairs, found: &Pairs) -> Result<(), String> {
+fn same(expected: &Pairs, found: &Pairs) -> Result<(), Violation> {
     if expected == found {
         return Ok(());
     }
@@ -271,9 +279,9 @@ fn same(expected: &Pairs, found: &Pairs) -> Result<(), String> {
         Some((key, value)) => format!("key {key} = {value:?}"),
         None => "nothing".into(),
     };
-    Err(format!(
+    Err(Violation::new(format!(
         "different contents: {} instead of {}",
         say(new),
         say(missing)
-    ))
+    )))
 }

@@ -19,6 +19,7 @@ use farbank_pm::sim::{CrashState, LazyCrash, Sim, next_script};
 use super::judge::{check_contents, digest_of};
 use super::run::WorkloadRun;
 use super::{Explorer, SeedFailure, Shown};
+use crate::Violation;
 use crate::report::ImageChoice;
 
 /// Result of following the decisions of a crash point.
@@ -69,7 +70,7 @@ pub(super) struct DecisionTree {
 /// A script whose recovery panicked or failed its own check.
 struct DeadBranch {
     script: Vec<u32>,
-    what: String,
+    what: Violation,
 }
 
 impl Explorer<'_> {
@@ -125,7 +126,7 @@ impl Explorer<'_> {
         Ok(tree)
     }
 
-    fn shows(&self, sim: &Sim, now_ms: u64) -> Result<Shown, String> {
+    fn shows(&self, sim: &Sim, now_ms: u64) -> Result<Shown, Violation> {
         let opened = self.open_and_check(sim, now_ms)?;
         Ok(opened.map(|(_, contents)| contents.into()))
     }

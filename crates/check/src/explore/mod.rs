@@ -44,6 +44,7 @@ use farbank_pm::sim::{CrashState, Persistency, Sim, SourceLines, UnitSurvivors, 
 use farbank_pm::sync::unpoisoned;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::Violation;
 use crate::digest::fold;
 use crate::history::{AckRule, History};
 use crate::report::{CrashCounts, CrashReport, CrashViolation, ImageChoice};
@@ -297,7 +298,7 @@ fn classify(
     config: &ExploreConfig,
     seed: u64,
     failure: &SeedFailure,
-) -> Option<Result<(), String>> {
+) -> Option<Result<(), Violation>> {
     if config.verdict() != AckRule::Strict {
         return None;
     }
@@ -310,7 +311,7 @@ fn classify(
     };
     let mut explorer = Explorer::new(target, &config);
     let again = fault::with(config.fault.as_ref(), || explorer.run(seed));
-    Some(again.map_err(|failure| failure.what))
+    Some(again.map_err(|failure| Violation::new(failure.what)))
 }
 
 /// A failure, to which each caller adds its context.
@@ -324,9 +325,9 @@ struct SeedFailure {
 }
 
 impl SeedFailure {
-    fn new(history: &History, key: Option<u64>, what: String) -> Box<SeedFailure> {
+    fn new(history: &History, key: Option<u64>, what: impl Into<String>) -> Box<SeedFailure> {
         Box::new(SeedFailure {
-            what,
+            what: what.into(),
             history: history.tail(key, 24),
             ..SeedFailure::default()
         })
@@ -377,7 +378,7 @@ impl SeedFailure {
 type Pairs = Vec<(u64, Value)>;
 type Contents = Arc<[(u64, Value)]>;
 /// Contents that opening an image shows, or the error with which the open refused it (CHECK-EXPLORE-4).
-type Shown = Result<Contents, String>;
+type Shown = Result<Contents, Violation>;
 
 fn sorted(mut contents: Pairs) -> Pairs {
     contents.sort_unstable();

@@ -10,6 +10,7 @@ use farbank_pm::situation::uncounted;
 use farbank_pm::sync::unpoisoned;
 
 use super::{Explorer, SeedFailure, sorted};
+use crate::Violation;
 use crate::guard::guarded;
 use crate::history::History;
 use crate::oracle::check_history;
@@ -82,7 +83,7 @@ impl WorkloadRun {
         self.checked.hashes.insert(hash)
     }
 
-    pub(super) fn failure(&self, key: Option<u64>, what: String) -> Box<SeedFailure> {
+    pub(super) fn failure(&self, key: Option<u64>, what: impl Into<String>) -> Box<SeedFailure> {
         SeedFailure::new(&self.history, key, what)
     }
 }
@@ -115,7 +116,7 @@ impl Explorer<'_> {
         self.check_captured(run)
             .map_err(|failure| failure.after("while it was created".into()))?;
         let subject = created.and_then(|refused| refused);
-        let cannot = |e| run.failure(None, format!("creation failed: {e}"));
+        let cannot = |e: Violation| run.failure(None, e.context("creation failed"));
         run.subject = Some(subject.map_err(cannot)?);
         run.creating = false;
         self.check_state(run, &run.sim.crash_state())
@@ -194,7 +195,7 @@ impl Explorer<'_> {
         &mut self,
         run: &mut WorkloadRun,
         what: &str,
-        f: impl FnOnce(&mut dyn TargetSubject) -> Result<R, String>,
+        f: impl FnOnce(&mut dyn TargetSubject) -> Result<R, Violation>,
     ) -> Result<Option<R>, Box<SeedFailure>> {
         let subject = run
             .subject
@@ -211,7 +212,7 @@ impl Explorer<'_> {
                 self.kill(run)?;
                 Ok(None)
             }
-            Err(e) => Err(run.failure(None, format!("{what} failed: {e}"))),
+            Err(e) => Err(run.failure(None, e.context(format_args!("{what} failed")))),
         }
     }
 
@@ -309,7 +310,7 @@ impl Explorer<'_> {
         self.check_captured(run)?;
         match closed {
             Err(e) if !run.sim.is_poisoned() => {
-                return Err(run.failure(None, format!("close failed: {e}")));
+                return Err(run.failure(None, e.context("close failed")));
             }
             _ => {}
         }
@@ -374,7 +375,7 @@ impl Explorer<'_> {
         let opened = guarded(|| self.target.open(sim, now_ms));
         self.check_captured(run)
             .map_err(|failure| failure.after("during the open".into()))?;
-        let cannot = |e| run.failure(None, format!("open failed: {e}"));
+        let cannot = |e: Violation| run.failure(None, e.context("open failed"));
         run.subject = match opened.map_err(cannot)? {
             Err(_) if run.creating => return Ok(()),
             opened => Some(opened.map_err(cannot)?),
@@ -398,7 +399,7 @@ impl Explorer<'_> {
             subject.check().map(|()| contents)
         });
         self.check_captured(run)?;
-        let wrong = |e| run.failure(None, format!("after an open: {e}"));
+        let wrong = |e: Violation| run.failure(None, e.context("after an open"));
         let contents = contents.and_then(|contents| contents).map_err(wrong)?;
         let promised = run.promised.take();
         let history = promised.as_ref().unwrap_or(&run.history);

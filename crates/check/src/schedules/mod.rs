@@ -73,13 +73,26 @@ impl fmt::Display for Scheduler {
 }
 
 impl FromStr for Scheduler {
-    type Err = String;
+    type Err = SchedulerNameError;
 
-    fn from_str(name: &str) -> Result<Scheduler, String> {
+    fn from_str(name: &str) -> Result<Scheduler, SchedulerNameError> {
         let found = Scheduler::ALL.into_iter().find(|s| s.name() == name);
-        found.ok_or_else(|| format!("unknown scheduler {name:?}; expected random or pct"))
+        found.ok_or_else(|| SchedulerNameError(name.to_owned()))
     }
 }
+
+/// No scheduler has this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulerNameError(String);
+
+impl fmt::Display for SchedulerNameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SchedulerNameError(name) = self;
+        write!(f, "unknown scheduler {name:?}; expected random or pct")
+    }
+}
+
+impl std::error::Error for SchedulerNameError {}
 
 /// Configuration of a run of schedules.
 #[derive(Clone, Debug)]

@@ -19,6 +19,7 @@ use super::{
     SCHEDULES_PER_SEED, ScheduleConfig, ScheduleCounts, ScheduleReport, ScheduleViolation,
     Scheduler,
 };
+use crate::Violation;
 use crate::guard::guarded;
 use crate::record::CallRecord;
 use crate::target::{SharedTarget, Target, TargetClient, TargetOp, Value};
@@ -86,7 +87,7 @@ struct ScheduleWorld {
     record: Mutex<CallRecord>,
     shots: Mutex<CrashMoments>,
     /// First error in a thread.
-    wrong: Mutex<Option<String>>,
+    wrong: Mutex<Option<Violation>>,
 }
 
 /// A random sample of the crash states of a schedule, in which each state is equally likely.
@@ -101,7 +102,7 @@ struct CrashMoments {
 struct FoundViolation {
     crash: Option<(CrashState, ImageCut)>,
     record: CallRecord,
-    what: String,
+    what: Violation,
 }
 
 impl SeedSchedules {
@@ -147,7 +148,7 @@ impl SeedSchedules {
         self: &Arc<SeedSchedules>,
         chooser: impl Chooser + 'static,
         decisions: &Arc<AtomicU64>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         let mut config = shuttle::Config::new();
         config.stack_size = STACK_BYTES;
         config.failure_persistence = FailurePersistence::None;
@@ -201,7 +202,7 @@ impl SeedSchedules {
     }
 
     /// Returns the pool with its initial contents, which the first schedule creates.
-    fn base(&self) -> Result<Base, String> {
+    fn base(&self) -> Result<Base, Violation> {
         if let Some(base) = &*lock(&self.base) {
             return Ok(base.clone());
         }
@@ -211,7 +212,7 @@ impl SeedSchedules {
         for op in self.programs.prologue() {
             subject.apply(0, &op)?;
             let ticket = subject.commit(0)?;
-            sim.sync().map_err(|e| e.to_string())?;
+            sim.sync()?;
             subject.durable(0, ticket)?;
         }
         let contents = subject.contents()?;
@@ -335,7 +336,7 @@ impl ScheduleWorld {
             }
             self.commit(thread, &mut *client)?;
             while self.record().ticket(thread).is_some() {
-                self.sim.sync().map_err(|e| e.to_string())?;
+                self.sim.sync()?;
                 self.acknowledge(thread, &mut *client)?;
             }
             self.sim.notify_observer();
@@ -344,7 +345,7 @@ impl ScheduleWorld {
         let Err(wrong) = ended.and_then(|ended| ended) else {
             return;
         };
-        lock(&self.wrong).get_or_insert(format!("thread {thread}: {wrong}"));
+        lock(&self.wrong).get_or_insert(wrong.context(format_args!("thread {thread}")));
         // The client may hold locks, so it is leaked instead of dropped.
         std::mem::forget(client);
     }
@@ -355,7 +356,7 @@ impl ScheduleWorld {
         client: &mut dyn TargetClient,
         shared: &dyn SharedTarget,
         step: &ProgramStep,
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         match step {
             ProgramStep::Apply(op) => self.apply(thread, client, op),
             ProgramStep::Commit => self.commit(thread, client),
@@ -364,7 +365,7 @@ impl ScheduleWorld {
                 shared.clean()
             }
             ProgramStep::Sync => {
-                self.sim.sync().map_err(|e| e.to_string())?;
+                self.sim.sync()?;
                 self.acknowledge(thread, client)
             }
         }
@@ -375,21 +376,21 @@ impl ScheduleWorld {
         thread: usize,
         client: &mut dyn TargetClient,
         op: &TargetOp,
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         let call = self.record().invoke(thread, op);
         let answer = client.apply(op)?;
         self.record().answered(call, answer);
         Ok(())
     }
 
-    fn commit(&self, thread: usize, client: &mut dyn TargetClient) -> Result<(), String> {
+    fn commit(&self, thread: usize, client: &mut dyn TargetClient) -> Result<(), Violation> {
         let ticket = client.commit()?;
         self.record().committed(thread, ticket);
         self.acknowledge(thread, client)
     }
 
     /// Acknowledges the thread's calls whose ticket is durable.
-    fn acknowledge(&self, thread: usize, client: &mut dyn TargetClient) -> Result<(), String> {
+    fn acknowledge(&self, thread: usize, client: &mut dyn TargetClient) -> Result<(), Violation> {
         let Some(ticket) = self.record().ticket(thread) else {
             return Ok(());
         };
@@ -418,7 +419,7 @@ impl CrashMoments {
 struct ScheduleCrashes<'a> {
     run: &'a SeedSchedules,
     /// Contents of each image, by its hash.
-    shown: HashMap<u64, Arc<Result<Vec<(u64, Value)>, String>>>,
+    shown: HashMap<u64, Arc<Result<Vec<(u64, Value)>, Violation>>>,
     /// Checked pairs of image hash and record version.
     judged: HashSet<(u64, u64)>,
 }
@@ -448,7 +449,7 @@ impl ScheduleCrashes<'_> {
         &mut self,
         crash: &CrashState,
         cut: &ImageCut,
-    ) -> Arc<Result<Vec<(u64, Value)>, String>> {
+    ) -> Arc<Result<Vec<(u64, Value)>, Violation>> {
         let (run, shown) = (self.run, &mut self.shown);
         let shown = shown.entry(cut.hash).or_insert_with(|| {
             lock(&run.counts).opened += 1;

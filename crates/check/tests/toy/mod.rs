@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farbank_check::{
     Change, KeyWrite, OpAnswer, ReadView, Target, TargetOp, TargetShape, TargetSubject, Value,
+    Violation,
 };
 use farbank_pm::medium::persist;
 use farbank_pm::sim::Sim;
@@ -98,11 +99,11 @@ impl Target for Toy {
         }
     }
 
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         self.open(sim, now_ms)
     }
 
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, String> {
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         Log::open(sim, self.0, now_ms).map(|log| Box::new(log) as _)
     }
 }
@@ -133,7 +134,7 @@ struct Log {
 }
 
 impl Log {
-    fn open(sim: Sim, mutant: Mutant, now_ms: u64) -> Result<Log, String> {
+    fn open(sim: Sim, mutant: Mutant, now_ms: u64) -> Result<Log, Violation> {
         let mut log = Log {
             epoch: sim.load(Off(0)),
             sim,
@@ -154,22 +155,21 @@ impl Log {
                 .for_each(|write| log.publish((from, write)));
         }
         if mutant != Mutant::RecoveryNotDurable && log.tail > LOG {
-            persist(&log.sim, &mut log.ctx, Off(LOG), (log.tail - LOG) as usize)
-                .map_err(|e| e.to_string())?; // CHECK-TOY-3
+            persist(&log.sim, &mut log.ctx, Off(LOG), (log.tail - LOG) as usize)?; // CHECK-TOY-3
         }
         if mutant != Mutant::NoWipe && log.tail < log.sim.len() && log.sim.load(Off(log.tail)) != 0
         {
             log.sim.store(&mut log.ctx, Off(log.tail), 0);
-            persist(&log.sim, &mut log.ctx, Off(log.tail), 8).map_err(|e| e.to_string())?; // CHECK-TOY-5
+            persist(&log.sim, &mut log.ctx, Off(log.tail), 8)?; // CHECK-TOY-5
         }
         if mutant == Mutant::RecoveryNotIdempotent {
             log.sim.store(&mut log.ctx, Off(0), 0);
-            persist(&log.sim, &mut log.ctx, Off(0), 8).map_err(|e| e.to_string())?;
+            persist(&log.sim, &mut log.ctx, Off(0), 8)?;
         }
         if mutant != Mutant::NoEpoch {
             log.epoch += 1;
             log.sim.store(&mut log.ctx, Off(0), log.epoch);
-            persist(&log.sim, &mut log.ctx, Off(0), 8).map_err(|e| e.to_string())?; // CHECK-TOY-2
+            persist(&log.sim, &mut log.ctx, Off(0), 8)?; // CHECK-TOY-2
         }
         Ok(log)
     }
@@ -283,7 +283,7 @@ impl Session {
 }
 
 impl TargetSubject for Log {
-    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, String> {
+    fn apply(&mut self, session: usize, op: &TargetOp) -> Result<OpAnswer, Violation> {
         let writes = match op {
             TargetOp::Get { key, view } => {
                 return Ok(OpAnswer::Found(self.get(session, *key, *view)));
@@ -339,13 +339,13 @@ impl TargetSubject for Log {
             .extend(writes.into_iter().map(|write| (at, write)));
         if *op == TargetOp::FlushAll {
             let ticket = self.commit(session)?;
-            self.sim.wait(ticket).map_err(|e| e.to_string())?;
+            self.sim.wait(ticket)?;
             self.durable(session, ticket)?;
         }
         Ok(answer)
     }
 
-    fn commit(&mut self, session: usize) -> Result<Ticket, String> {
+    fn commit(&mut self, session: usize) -> Result<Ticket, Violation> {
         if self.mutant != Mutant::MissingDrain {
             self.asked = self.asked.max(self.sim.drain(&mut self.ctx));
         }
@@ -363,8 +363,8 @@ impl TargetSubject for Log {
         Ok(ticket)
     }
 
-    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
-        if !self.sim.poll(ticket).map_err(|e| e.to_string())? {
+    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, Violation> {
+        if !self.sim.poll(ticket)? {
             return Ok(false);
         }
         let waiting = std::mem::take(&mut self.sessions[session].waiting);
@@ -377,25 +377,25 @@ impl TargetSubject for Log {
         Ok(true)
     }
 
-    fn contents(&mut self) -> Result<Vec<(u64, Value)>, String> {
+    fn contents(&mut self) -> Result<Vec<(u64, Value)>, Violation> {
         let all = self.durable.iter();
         Ok(all
             .filter_map(|(&key, versions)| Some((key, self.visible(versions)?)))
             .collect())
     }
 
-    fn check(&mut self) -> Result<(), String> {
+    fn check(&mut self) -> Result<(), Violation> {
         let inside = (LOG..=self.sim.len()).contains(&self.tail);
         inside
             .then_some(())
-            .ok_or_else(|| format!("the tail {} is outside the log", self.tail))
+            .ok_or_else(|| Violation::new(format!("the tail {} is outside the log", self.tail)))
     }
 
     fn set_time(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
     }
 
-    fn close(self: Box<Self>) -> Result<(), String> {
+    fn close(self: Box<Self>) -> Result<(), Violation> {
         Ok(())
     }
 }

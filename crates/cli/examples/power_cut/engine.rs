@@ -63,7 +63,8 @@ impl<M: Medium> OpenEngine for OpenKv<M> {
     }
 
     fn verify(&self) -> Result<(), PowerError> {
-        self.0.verify().map_err(PowerError::Damaged)
+        let verified = self.0.verify();
+        verified.map_err(|wrong| PowerError::Damaged(wrong.to_string()))
     }
 }
 

@@ -330,7 +330,7 @@ impl ServeArgs {
 
     /// Checks the options before anything is opened or created.
     fn check(&mut self) -> Result<(), Failure> {
-        self.default_user = default_user(&self.options()).map_err(Failure::Usage)?;
+        self.default_user = default_user(&self.options()).map_err(|e| Failure::Usage(e.to_string()))?;
         let is_protected = self.default_user == DefaultUser::Closed;
         if let Some(open) = self.bind.iter().find(|ip| !ip.is_loopback())
             && !self.unsafe_no_auth
@@ -349,7 +349,7 @@ impl ServeArgs {
                         --memcached-port off, or --unsafe-no-auth to serve them anyway";
             return Err(Failure::Usage(text.into()));
         }
-        check_tls(&self.options().tls).map_err(Failure::Usage)?;
+        check_tls(&self.options().tls).map_err(|e| Failure::Usage(e.to_string()))?;
         if self.tls_port != OptionalPort(None) && self.tls_cert_file.is_empty() {
             return Err(Failure::Usage("--tls-port needs --tls-cert-file".into()));
         }

@@ -6,6 +6,7 @@ use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, Poisoned, Ticket, WORD};
 
 use crate::engine::Engine;
+use crate::engine::inconsistency::Inconsistency;
 use crate::format::record::{RECORD_MIN, RecordType, u64_at};
 use crate::format::segment::SegmentState;
 use crate::format::segment_map::{MapWriter, SegmentMap, SegmentOpening, place, read};
@@ -188,8 +189,8 @@ impl<M: Medium> Engine<M> {
 /// tombstone in the tombstone map.
 ///
 /// # Errors
-/// A description of the first contradiction.
-pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), String> {
+/// The first contradiction.
+pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), Inconsistency> {
     let info = engine.info(segment);
     let generation = info.generation.load(Relaxed);
     let Some(map) = read(&engine.segments, segment) else {
@@ -197,15 +198,16 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), 
         let written = maps.of(segment, generation).and_then(|w| w.marked_bytes);
         return match written {
             None => Ok(()),
-            Some(_) => Err(format!("segment {segment}: its map is invalid")),
+            Some(_) => Err(Inconsistency::InvalidMap { segment }),
         };
     };
     let end = info.used.load(Relaxed) as usize;
     if map.end != end {
-        return Err(format!(
-            "segment {segment}: its map ends at {}, but its records end at {end}",
-            map.end
-        ));
+        return Err(Inconsistency::MapEnd {
+            segment,
+            map_end: map.end,
+            end,
+        });
     }
     let mut unmarked = None;
     engine.segments.walk_own(segment, end, &mut |at, header| {
@@ -222,9 +224,6 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), 
     });
     match unmarked {
         None => Ok(()),
-        Some(at) => Err(format!(
-            "segment {segment}: its map does not mark the record at {:#x}",
-            at.0
-        )),
+        Some(at) => Err(Inconsistency::Unmarked { segment, at: at.0 }),
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod extents;
 pub(crate) mod flush;
 mod growth;
+pub(crate) mod inconsistency;
 pub(crate) mod lookup;
 pub(crate) mod map_writer;
 pub(crate) mod piece_chain;

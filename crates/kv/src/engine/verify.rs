@@ -6,6 +6,7 @@ use farbank_pm::Medium;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 
 use crate::engine::Engine;
+use crate::engine::inconsistency::Inconsistency;
 use crate::format::record::RecordType;
 use crate::format::segment::SegmentState;
 use farbank_store::Key;
@@ -15,8 +16,8 @@ use farbank_store::Key;
 /// tombstone can be lost (KV-CLEAN-3). No session may write meanwhile.
 ///
 /// # Errors
-/// A description of the first contradiction.
-pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
+/// The first contradiction.
+pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), Inconsistency> {
     let mut free = 0;
     let mut extents = 0;
     let mut extent_bytes = 0;
@@ -26,9 +27,10 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
         let info = engine.info(segment);
         let generation = info.generation.load(Relaxed);
         if info.state() != SegmentState::Quarantined && !generations.insert(generation) {
-            return Err(format!(
-                "segment {segment}: another segment has its generation {generation}, too"
-            ));
+            return Err(Inconsistency::SharedGeneration {
+                segment,
+                generation,
+            });
         }
         match info.state() {
             SegmentState::Free => free += 1,
@@ -47,31 +49,37 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
             }
         }
     }
-    let expect = |what: &str, found: u64, expected: u64| {
-        (found == expected)
-            .then_some(())
-            .ok_or(format!("{what}: {found}, expected {expected}"))
+    let expect = |what: &'static str, found: i64, expected: i64| match found == expected {
+        true => Ok(()),
+        false => Err(Inconsistency::Total {
+            what,
+            found,
+            expected,
+        }),
     };
     expect(
         "free segments",
-        u64::from(engine.segments.free_count()),
+        i64::from(engine.segments.free_count()),
         free,
     )?;
-    expect("extents", u64::from(engine.space().extents()), extents)?;
-    let counted = engine.space().extent_bytes();
-    if counted != extent_bytes {
-        return Err(format!(
-            "bytes of large values: {counted}, expected {extent_bytes}"
-        ));
-    }
+    expect("extents", i64::from(engine.space().extents()), extents)?;
+    expect(
+        "bytes of large values",
+        engine.space().extent_bytes(),
+        extent_bytes,
+    )?;
     let known = engine.sessions.keys_of_all();
-    expect("keys in the log that the index points at", keys, known)?;
+    expect(
+        "keys in the log that the index points at",
+        keys as i64,
+        known as i64,
+    )?;
     tombs_are_counted(engine)
 }
 
 /// Checks that the newest tombstone of each key without a value lies in a segment that counts tombstones. A segment
 /// that counts none would be recycled without copying the tombstone (KV-CLEAN-3).
-fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
+fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), Inconsistency> {
     let mut forgotten: HashMap<(u8, Vec<u8>), u64> = HashMap::new();
     each_tomb(engine, TombstoneRule::Uncounted, &mut |db, bytes, seq| {
         let hash = engine.geometry().hash(db, &bytes);
@@ -93,12 +101,8 @@ fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
             forgotten.remove(&key);
         }
     });
-    match forgotten.iter().next() {
-        Some(((db, key), seq)) => Err(format!(
-            "database {db}, key {}: its newest tombstone, with sequence number {seq}, lies in a segment \
-             that counts no tombstones",
-            key.escape_ascii()
-        )),
+    match forgotten.into_iter().next() {
+        Some(((db, key), seq)) => Err(Inconsistency::UncountedTombstone { db, key, seq }),
         None => Ok(()),
     }
 }
@@ -176,7 +180,7 @@ pub(crate) fn damaged<M: Medium>(engine: &Engine<M>, each: &mut dyn FnMut(u64, u
 ///
 /// # Errors
 /// If the number of records or bytes differs from the segment's counts, or if a sequence number is too high.
-fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
+fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, Inconsistency> {
     let info = engine.info(segment);
     let (mut live, mut records, mut unnumbered) = (0, 0, None);
     engine.segments.walk_own(
@@ -197,17 +201,16 @@ fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
         },
     );
     if let Some(at) = unnumbered {
-        return Err(format!(
-            "the record at {:#x} has a sequence number that a later write of its key may get (KV-PEND-1)",
-            at.0
-        ));
+        return Err(Inconsistency::SequenceNumber { at: at.0 });
     }
-    let (believed, counted) = (info.live_bytes(), info.live_records());
-    if live != u64::from(believed) || records != u64::from(counted) {
-        return Err(format!(
-            "segment {segment}: {records} live records of {live} bytes, but its counts are {counted} \
-             records of {believed} bytes"
-        ));
+    let live = (records, live);
+    let counted = (info.live_records().into(), info.live_bytes().into());
+    if live != counted {
+        return Err(Inconsistency::Live {
+            segment,
+            live,
+            counted,
+        });
     }
     Ok(records)
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use farbank_check::Violation;
 use farbank_kv::{Config, Kv, OpenError};
 use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
@@ -141,12 +142,16 @@ fn write(kv: &Kv<File>, past: &mut Past, rng: &mut Rng, count: u64) -> Result<()
 }
 
 /// Checks that all acknowledged writes are in the pool, and that of a failed write either nothing or all is.
-fn all_but_the_last_write_is_there(kv: &Kv<File>, past: &Past, failed: bool) -> Result<(), String> {
+fn all_but_the_last_write_is_there(
+    kv: &Kv<File>,
+    past: &Past,
+    failed: bool,
+) -> Result<(), Violation> {
     let mut session = kv.session();
     if judge(&mut *session, past, Claim::Latest).is_ok() {
         return Ok(());
     }
-    let mut wrong = String::from("several writes are lost");
+    let mut wrong = Violation::new("several writes are lost");
     for name in past.0.keys().filter(|_| failed) {
         let mut before = past.clone();
         let values = before.0.get_mut(name).expect("a key of it");
@@ -169,7 +174,7 @@ fn a_failure_is_survived(case: &str, seed: u64, io: Failing) {
     let kv = created(&path);
     write(&kv, &mut past, &mut rng, 20).expect("nothing fails yet");
     drop(kv.into_medium());
-    let check = |what: Result<(), String>| {
+    let check = |what: Result<(), Violation>| {
         if let Err(wrong) = what {
             panic!("{case}, seed {seed}: {wrong}");
         }
@@ -201,7 +206,7 @@ fn a_failure_is_survived(case: &str, seed: u64, io: Failing) {
     }
     let kv = opened(&path);
     check(all_but_the_last_write_is_there(&kv, &past, failed));
-    check(kv.verify());
+    check(kv.verify().map_err(Violation::from));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tests of flipped bits in superblocks, segment heads and tails, the index snapshot, and records.
 
+use farbank_check::Violation;
 use farbank_kv::Kv;
 use farbank_pm::Off;
 use farbank_pm::rng::Rng;
@@ -24,7 +25,7 @@ fn nothing_is_lost(pool: &Pool, places: impl Iterator<Item = u64>) {
             let outcome = pool.examine(image, |_, kv| {
                 let mut session = kv.session();
                 judge(&mut *session, &pool.past, Claim::Latest)?;
-                kv.verify()
+                Ok(kv.verify()?)
             });
             if let Err(wrong) = outcome {
                 panic!("{}, byte {at:#x} xor {mask:#x}: {wrong}", pool.name);
@@ -136,7 +137,7 @@ fn a_record_damaged_while_the_pool_is_closed_is_never_an_older_value() {
     }
 }
 
-fn only_known_keys_are_listed(pool: &Pool, kv: &Kv<Sim>) -> Result<(), String> {
+fn only_known_keys_are_listed(pool: &Pool, kv: &Kv<Sim>) -> Result<(), Violation> {
     let mut strangers = Vec::new();
     let mut session = kv.session();
     let mut each = |k: &[u8], _: &_| {
@@ -148,9 +149,9 @@ fn only_known_keys_are_listed(pool: &Pool, kv: &Kv<Sim>) -> Result<(), String> {
     let scanned = session.scan(0, 0, usize::MAX, &mut each);
     match scanned == Ok(0) && strangers.is_empty() {
         true => Ok(()),
-        false => Err(format!(
+        false => Err(Violation::new(format!(
             "a scan returned {scanned:?}, and listed keys that were never written: {strangers:?}"
-        )),
+        ))),
     }
 }
 
@@ -186,7 +187,7 @@ fn a_segment_whose_head_was_zeroed_keeps_its_records_or_is_reported() {
                     false => Claim::LatestOrError,
                 };
                 judge(&mut *kv.session(), &pool.past, claim)?;
-                kv.verify()
+                Ok(kv.verify()?)
             });
             if let Err(wrong) = outcome {
                 panic!("{}, head of segment {segment}: {wrong}", pool.name);
@@ -215,7 +216,7 @@ fn a_segment_that_was_zeroed_from_end_to_end_is_reported() {
                 judge(&mut *kv.session(), &pool.past, Claim::EverOrError)?;
                 is_told
                     .then_some(())
-                    .ok_or(format!("{:?}", kv.opened().damage))
+                    .ok_or(Violation::new(format!("{:?}", kv.opened().damage)))
             });
             if let Err(wrong) = outcome {
                 panic!("{}, segment {segment}: {wrong}", pool.name);

@@ -1,5 +1,6 @@
 //! Tests of pools that are cut off, or of which parts are replaced by other bytes.
 
+use farbank_check::Violation;
 use farbank_check::guarded;
 use farbank_kv::Kv;
 use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
@@ -9,11 +10,11 @@ use farbank_pm::sim::{Persistency, PoolImage, Sim};
 use crate::world::{Claim, FIRST, POOL, Pool, SEGMENT, SEGMENTS, config};
 
 /// Checks that opening `bytes` as a pool returns an error, and does not panic.
-fn is_refused(bytes: &[u8]) -> Result<(), String> {
+fn is_refused(bytes: &[u8]) -> Result<(), Violation> {
     let sim = Sim::from_image(PoolImage::from_bytes(bytes), Persistency::Eadr);
     match guarded(|| Kv::open(sim, config()).map(|_| ()))? {
         Err(error) if !error.to_string().is_empty() => Ok(()),
-        other => Err(format!("opened: {other:?}")),
+        other => Err(Violation::new(format!("opened: {other:?}"))),
     }
 }
 

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use farbank_check::Violation;
 use farbank_kv::Kv;
 use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
@@ -169,7 +170,7 @@ fn a_restart_after_a_failed_sync_relies_only_on_data_that_the_device_has() {
         drop(kv.into_medium()); // A kill: the page cache stays.
 
         let kv = open(&path, disk.clone());
-        let wrong = |what: String| panic!("sync {fails_in} failed, then a restart: {what}");
+        let wrong = |what: Violation| panic!("sync {fails_in} failed, then a restart: {what}");
         // The refused write may be in the pool. If it is, it must stay.
         if read(&mut *kv.session(), &refused.0) == Ok(Some(refused.1.clone())) {
             past.note(&refused.0, Some(refused.1));
@@ -184,8 +185,8 @@ fn a_restart_after_a_failed_sync_relies_only_on_data_that_the_device_has() {
         disk.power_cut();
 
         let kv = open(&path, disk);
-        let wrong = |what: String| panic!("sync {fails_in} failed, restart, power cut: {what}");
+        let wrong = |what: Violation| panic!("sync {fails_in} failed, restart, power cut: {what}");
         judge(&mut *kv.session(), &past, Claim::Latest).unwrap_or_else(wrong);
-        kv.verify().unwrap_or_else(wrong);
+        kv.verify().map_err(Violation::from).unwrap_or_else(wrong);
     }
 }

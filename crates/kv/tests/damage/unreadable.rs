@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use farbank_check::Violation;
 use farbank_kv::Kv;
 use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, ReadMode, open_path};
@@ -46,7 +47,7 @@ impl FileIo for Bad {
     }
 }
 
-fn open(path: &Path, bad: &Range<u64>) -> Result<Kv<File>, String> {
+fn open(path: &Path, bad: &Range<u64>) -> Result<Kv<File>, Violation> {
     let options = OpenOptions {
         medium: Some(Kind::File),
         // Tests both modes: even pages with one, odd pages with the other.
@@ -57,11 +58,11 @@ fn open(path: &Path, bad: &Range<u64>) -> Result<Kv<File>, String> {
         io: Arc::new(Bad(bad.clone())),
         ..OpenOptions::default()
     };
-    let medium = match open_path(path, &options).map_err(|error| error.to_string())? {
+    let medium = match open_path(path, &options).map_err(Violation::from)? {
         AnyMedium::File(file) => file,
         AnyMedium::Mapped(_) => panic!("a file was asked for"),
     };
-    Kv::open(medium, config()).map_err(|error| error.to_string())
+    Kv::open(medium, config()).map_err(Violation::from)
 }
 
 /// Returns a pool with segments of several pages after a kill. All writes are acknowledged, and the last ones are in
@@ -117,14 +118,14 @@ fn killed(seed: u64) -> Pool {
 
 /// Opens `pool` twice, with the page at `page` unreadable. Checks that every key has its value, or an error, if the
 /// open reports no damage. Returns whether damage was reported.
-fn stands(pool: &Pool, page: u64) -> Result<bool, String> {
+fn stands(pool: &Pool, page: u64) -> Result<bool, Violation> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("pool");
     fs::write(&path, pool.image.to_bytes()).expect("the pool");
     let bad = page..page + PAGE;
     let mut reported = false;
     for start in ["first", "second"] {
-        let failed = |why: String| format!("{start} start: {why}");
+        let failed = |wrong: Violation| wrong.context(format_args!("{start} start"));
         let kv = open(&path, &bad).map_err(failed)?;
         let damage = kv.opened().damage.clone();
         reported |= !damage.is_empty();
@@ -133,7 +134,7 @@ fn stands(pool: &Pool, page: u64) -> Result<bool, String> {
             false => Claim::EverOrError,
         };
         judge(&mut *kv.session(), &pool.past, claim)
-            .map_err(|e| failed(format!("{e}; {damage:?}")))?;
+            .map_err(|e| failed(e.context(format_args!("{damage:?}"))))?;
         kv.into_medium(); // A kill.
     }
     Ok(reported)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use farbank_check::Violation;
 use farbank_check::guarded;
 use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::Medium;
@@ -80,7 +81,7 @@ pub(crate) fn read(session: &mut dyn Session, k: &[u8]) -> Result<Option<Vec<u8>
 }
 
 /// Reads all keys, and some that were never written, and checks the results against `claim`.
-pub(crate) fn judge(session: &mut dyn Session, past: &Past, claim: Claim) -> Result<(), String> {
+pub(crate) fn judge(session: &mut dyn Session, past: &Past, claim: Claim) -> Result<(), Violation> {
     let absent: Vec<Vec<u8>> = (0..20)
         .map(|n| format!("absent {n}").into_bytes())
         .collect();
@@ -99,9 +100,9 @@ pub(crate) fn judge(session: &mut dyn Session, past: &Past, claim: Claim) -> Res
             let name = String::from_utf8_lossy(k);
             let expected = past.latest(k).map(|v| brief(v));
             let found = found.map(|v| v.as_deref().map(brief));
-            return Err(format!(
+            return Err(Violation::new(format!(
                 "{name}: found {found:?}, acknowledged {expected:?} (allowed: {claim:?})"
-            ));
+            )));
         }
     }
     Ok(())
@@ -319,13 +320,13 @@ impl Pool {
     pub(crate) fn examine(
         &self,
         image: PoolImage,
-        look: impl FnOnce(&Sim, Kv<Sim>) -> Result<(), String>,
-    ) -> Result<(), String> {
+        look: impl FnOnce(&Sim, Kv<Sim>) -> Result<(), Violation>,
+    ) -> Result<(), Violation> {
         let attempt = || {
             let sim = Sim::from_image(image, Persistency::Eadr);
             match Kv::open(sim.clone(), config()) {
                 Ok(kv) => look(&sim, kv),
-                Err(error) => Err(format!("it does not open: {error}")),
+                Err(error) => Err(Violation::new(format!("it does not open: {error}"))),
             }
         };
         guarded(attempt).and_then(|ended| ended)
@@ -333,7 +334,12 @@ impl Pool {
 
     /// Checks a damaged copy, then writes, cleans and reads, and checks the pool again after a kill. If an open reports
     /// damage, values may be old. Otherwise `claim` holds.
-    pub(crate) fn stands(&self, image: PoolImage, seed: u64, claim: Claim) -> Result<(), String> {
+    pub(crate) fn stands(
+        &self,
+        image: PoolImage,
+        seed: u64,
+        claim: Claim,
+    ) -> Result<(), Violation> {
         self.examine(image, |sim, kv| {
             let claim = claim.after(&kv);
             let mut world = World {
@@ -348,18 +354,19 @@ impl Pool {
             for _ in 0..20 {
                 match world.write(&mut *session) {
                     Ok(()) | Err(Error::Full | Error::CannotGrow(_) | Error::Damaged(_)) => {}
-                    Err(error) => return Err(format!("a write fails: {error}")),
+                    Err(error) => return Err(Violation::new(format!("a write fails: {error}"))),
                 }
                 world
                     .kv
                     .clean()
-                    .map_err(|e| format!("cleaning fails: {e}"))?;
+                    .map_err(|e| Violation::from(e).context("cleaning fails"))?;
             }
-            judge(&mut *session, &world.past, claim).map_err(|e| format!("after use, {e}"))?;
+            judge(&mut *session, &world.past, claim).map_err(|e| e.context("after use"))?;
             let sim = Sim::from_image(sim.visible(), Persistency::Eadr);
-            let kv = Kv::open(sim, config()).map_err(|e| format!("after use, {e}"))?;
+            let kv = Kv::open(sim, config());
+            let kv = kv.map_err(|e| Violation::from(e).context("after use"))?;
             let claim = claim.after(&kv);
-            judge(&mut *kv.session(), &world.past, claim).map_err(|e| format!("after a kill, {e}"))
+            judge(&mut *kv.session(), &world.past, claim).map_err(|e| e.context("after a kill"))
         })
     }
 }

@@ -24,6 +24,7 @@ use crate::settings::{
     ClientsMemory, Endpoint, LiveParameter, LiveSettings, OutputLimit, Password, ServerOptions,
     TlsSettings, WireProtocol,
 };
+use crate::settings_error::SettingsError;
 use crate::state::shared::ServerShared;
 use crate::state::users::User;
 
@@ -589,13 +590,15 @@ pub(crate) fn apply(settings: &LiveSettings, parameters: &[LiveParameter]) {
 }
 
 impl FromStr for LiveParameter {
-    type Err = String;
+    type Err = SettingsError;
 
-    fn from_str(text: &str) -> Result<LiveParameter, String> {
-        let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    fn from_str(text: &str) -> Result<LiveParameter, SettingsError> {
+        let parts = text.split_once('=');
+        let (name, value) = parts.ok_or_else(|| SettingsError::new("must be NAME=VALUE"))?;
         let name = name.to_ascii_lowercase();
         if !is_live(&name) {
-            return Err(format!("CONFIG SET cannot change a parameter {name:?}"));
+            let why = format!("CONFIG SET cannot change a parameter {name:?}");
+            return Err(SettingsError::new(why));
         }
         let settings = LiveSettings::new(1, &ServerOptions::default());
         let checked = match config_paths::named(&name) {
@@ -604,7 +607,7 @@ impl FromStr for LiveParameter {
                 .map_err(ConfigError::Fixed),
             None => check_live(&settings, &name, value.as_bytes()).map(drop),
         };
-        checked.map_err(|why| format!("{name}: {why}"))?;
+        checked.map_err(|why| SettingsError::new(format!("{name}: {why}")))?;
         let value = value.to_owned();
         Ok(LiveParameter { name, value })
     }

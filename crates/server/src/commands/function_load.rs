@@ -11,6 +11,7 @@ use crate::lua::host::{LogLevel, ReplyVersions, ScriptHost};
 use crate::lua::shebang;
 use crate::protocol::resp::{Args, RespVersion};
 use crate::rdb::LibraryReader;
+use crate::settings_error::SettingsError;
 use crate::state::functions::{CODE_BYTES_MAX, FunctionRegistry, Libraries, Library};
 use crate::state::threads::ServerThreads;
 
@@ -134,25 +135,33 @@ pub(super) fn load_known(
 /// Loads the libraries of the file of `registry` when the server starts.
 ///
 /// # Errors
-/// A text that says what is wrong with the file.
+/// [`SettingsError`], which says what is wrong with the file.
 pub(crate) fn load_file(
     registry: &FunctionRegistry,
     threads: &dyn ServerThreads,
-) -> Result<(), String> {
-    let Some(payload) = registry.read_file().map_err(|error| error.to_string())? else {
+) -> Result<(), SettingsError> {
+    let Some(payload) = registry.read_file().map_err(SettingsError::from_cause)? else {
         return Ok(());
     };
     let reader = LibraryReader::new(&payload, CODE_BYTES_MAX)
-        .map_err(|_| "the version or the checksum is wrong".to_owned())?;
-    let mut engine = ScriptEngine::new(START_BYTES_MAX, 0).map_err(|error| error.to_string())?;
+        .map_err(|_| SettingsError::new("the version or the checksum is wrong"))?;
+    let mut engine = ScriptEngine::new(START_BYTES_MAX, 0)
+        .map_err(|error| SettingsError::new(error.to_string()))?;
     let mut libraries = Libraries::default();
     for code in reader {
-        let code = code.map_err(|_| "it has something else than libraries".to_owned())?;
-        let (name, source) = shebang::library(&code).map_err(|text| readable(&text))?;
+        let code = code.map_err(|_| SettingsError::new("it has something else than libraries"))?;
+        let (name, source) =
+            shebang::library(&code).map_err(|text| SettingsError::new(readable(&text)))?;
         let loaded = match engine.load_library(source, None) {
             Ok(loaded) => loaded,
-            Err(LoadError::Refused(text)) => return Err(format!("{name}: {}", readable(&text))),
-            Err(LoadError::Aborted) => return Err(format!("{name}: the load was aborted")),
+            Err(LoadError::Refused(text)) => {
+                let why = format!("{name}: {}", readable(&text));
+                return Err(SettingsError::new(why));
+            }
+            Err(LoadError::Aborted) => {
+                let why = format!("{name}: the load was aborted");
+                return Err(SettingsError::new(why));
+            }
         };
         let library = Library {
             id: registry.next_id(),
@@ -161,7 +170,7 @@ pub(crate) fn load_file(
             functions: loaded.functions,
         };
         let added = libraries.add(Arc::new(library), false);
-        added.map_err(|conflict| format!("{conflict:?}"))?;
+        added.map_err(|conflict| SettingsError::new(format!("{conflict:?}")))?;
         if threads.is_stopping() {
             return Ok(());
         }

@@ -4,16 +4,17 @@ use super::acl::file::initial_users;
 use super::config;
 use super::table::COMMANDS;
 use crate::settings::{LiveSettings, ServerOptions};
+use crate::settings_error::SettingsError;
 use crate::state::users::UserRegistry;
 
 /// Returns the users that `options` define. `settings` has the parameters of `options`.
 ///
 /// # Errors
-/// A text that names the rule, or the line of the ACL file.
+/// [`SettingsError`], which names the rule, or the line of the ACL file.
 pub(crate) fn registry(
     settings: &LiveSettings,
     options: &ServerOptions,
-) -> Result<UserRegistry, String> {
+) -> Result<UserRegistry, SettingsError> {
     let password = options.password.as_ref();
     let (users, last_id) = initial_users(
         &COMMANDS,
@@ -39,8 +40,8 @@ pub enum DefaultUser {
 /// Returns what clients may do without authentication when a server with `options` starts.
 ///
 /// # Errors
-/// The users are not valid: a text that names the rule, or the line of the ACL file.
-pub fn default_user(options: &ServerOptions) -> Result<DefaultUser, String> {
+/// [`SettingsError`] if the users are not valid. It names the rule, or the line of the ACL file.
+pub fn default_user(options: &ServerOptions) -> Result<DefaultUser, SettingsError> {
     let settings = LiveSettings::new(1, options);
     config::apply(&settings, &options.parameters);
     let registry = registry(&settings, options)?;

@@ -32,6 +32,7 @@ use crate::admin;
 use crate::commands::memcached::state::MemcachedState;
 use crate::commands::{config, function_load, start_users};
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
+use crate::settings_error::SettingsError;
 use crate::state::acl_log::AclLog;
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::functions::FunctionRegistry;
@@ -363,7 +364,7 @@ impl Server {
 }
 
 /// The error of a start that cannot load the libraries of functions.
-fn unusable(functions: &FunctionRegistry, problem: &str) -> io::Error {
+fn unusable(functions: &FunctionRegistry, problem: &SettingsError) -> io::Error {
     let file = functions.file().unwrap_or("".as_ref()).display();
     io::Error::other(format!(
         "cannot load the libraries of functions from {file}: {problem}. Move the file away to start without libraries"

@@ -12,6 +12,7 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use crate::lock::lock;
 use crate::settings::{TlsClients, TlsSettings};
+use crate::settings_error::SettingsError;
 
 /// The settings of TLS, and the configuration made from them.
 #[derive(Default)]
@@ -21,8 +22,8 @@ impl TlsState {
     /// Reads the files of `settings`.
     ///
     /// # Errors
-    /// A text that names the file.
-    pub(crate) fn new(settings: TlsSettings) -> Result<TlsState, String> {
+    /// [`SettingsError`], which names the file.
+    pub(crate) fn new(settings: TlsSettings) -> Result<TlsState, SettingsError> {
         let config = configuration(&settings)?;
         Ok(TlsState(Mutex::new((settings, config))))
     }
@@ -40,8 +41,8 @@ impl TlsState {
     /// Reads the files of `settings` and uses them from now on.
     ///
     /// # Errors
-    /// A text that names the file. Nothing has changed.
-    pub(crate) fn replace(&self, settings: TlsSettings) -> Result<(), String> {
+    /// [`SettingsError`], which names the file. Nothing has changed.
+    pub(crate) fn replace(&self, settings: TlsSettings) -> Result<(), SettingsError> {
         let config = configuration(&settings)?;
         *lock(&self.0) = (settings, config);
         Ok(())
@@ -51,13 +52,13 @@ impl TlsState {
 /// Checks settings, and reads their files.
 ///
 /// # Errors
-/// A text that names the parameter and the file.
-pub fn check(settings: &TlsSettings) -> Result<(), String> {
+/// [`SettingsError`], which names the parameter and the file.
+pub fn check(settings: &TlsSettings) -> Result<(), SettingsError> {
     configuration(settings).map(drop)
 }
 
 /// Returns the configuration, or `None` if the settings name no certificate.
-fn configuration(settings: &TlsSettings) -> Result<Option<Arc<ServerConfig>>, String> {
+fn configuration(settings: &TlsSettings) -> Result<Option<Arc<ServerConfig>>, SettingsError> {
     let TlsSettings {
         cert_file,
         key_file,
@@ -73,25 +74,27 @@ fn configuration(settings: &TlsSettings) -> Result<Option<Arc<ServerConfig>>, St
         key_file
     };
     let certificates = certificates("tls-cert-file", cert_file)?;
-    let key = PrivateKeyDer::from_pem_file(Path::new(key_file))
-        .map_err(|error| format!("tls-key-file {key_file}: {error}"))?;
+    let key = PrivateKeyDer::from_pem_file(Path::new(key_file)).map_err(|error| {
+        SettingsError::from_cause(error).of(format_args!("tls-key-file {key_file}"))
+    })?;
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&versions(&settings.protocols)?)
-        .map_err(|error| format!("tls-protocols: {error}"))?;
+        .map_err(|error| SettingsError::from_cause(error).of("tls-protocols"))?;
     let builder = match settings.clients {
         TlsClients::No => builder.with_no_client_auth(),
         required => {
             if ca_cert_file.is_empty() {
-                return Err(
-                    "tls-ca-cert-file must be specified when tls-auth-clients is enabled".into(),
-                );
+                return Err(SettingsError::new(
+                    "tls-ca-cert-file must be specified when tls-auth-clients is enabled",
+                ));
             }
+            let parameter = format!("tls-ca-cert-file {ca_cert_file}");
             let mut roots = RootCertStore::empty();
             for certificate in self::certificates("tls-ca-cert-file", ca_cert_file)? {
                 roots
                     .add(certificate)
-                    .map_err(|error| format!("tls-ca-cert-file {ca_cert_file}: {error}"))?;
+                    .map_err(|error| SettingsError::from_cause(error).of(&parameter))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             let verifier = match required {
@@ -100,35 +103,44 @@ fn configuration(settings: &TlsSettings) -> Result<Option<Arc<ServerConfig>>, St
             };
             let verifier = verifier.build();
             builder.with_client_cert_verifier(
-                verifier.map_err(|error| format!("tls-ca-cert-file {ca_cert_file}: {error}"))?,
+                verifier.map_err(|error| SettingsError::from_cause(error).of(&parameter))?,
             )
         }
     };
     let config = builder.with_single_cert(certificates, key);
-    let config = config.map_err(|error| format!("tls-cert-file {cert_file}: {error}"))?;
+    let config = config.map_err(|error| {
+        SettingsError::from_cause(error).of(format_args!("tls-cert-file {cert_file}"))
+    })?;
     Ok(Some(Arc::new(config)))
 }
 
-fn certificates(parameter: &str, file: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let named = |error: &dyn std::fmt::Display| format!("{parameter} {file}: {error}");
-    let read = CertificateDer::pem_file_iter(Path::new(file)).map_err(|error| named(&error))?;
-    let certificates = read
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| named(&error))?;
+fn certificates(
+    parameter: &str,
+    file: &str,
+) -> Result<Vec<CertificateDer<'static>>, SettingsError> {
+    let read = CertificateDer::pem_file_iter(Path::new(file)).and_then(Iterator::collect);
+    let certificates: Vec<_> = read
+        .map_err(|error| SettingsError::from_cause(error).of(format_args!("{parameter} {file}")))?;
     match certificates.is_empty() {
-        true => Err(named(&"there is no certificate in the file")),
+        true => Err(SettingsError::new(format!(
+            "{parameter} {file}: there is no certificate in the file"
+        ))),
         false => Ok(certificates),
     }
 }
 
 /// Parses the value of `tls-protocols`: an empty text is all versions.
-fn versions(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+fn versions(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, SettingsError> {
     let mut versions = Vec::new();
     for word in text.split_whitespace() {
         versions.push(match word.to_ascii_lowercase().as_str() {
             "tlsv1.2" => &TLS12,
             "tlsv1.3" => &TLS13,
-            _ => return Err(format!("tls-protocols: {word:?} is not TLSv1.2 or TLSv1.3")),
+            _ => {
+                return Err(SettingsError::new(format!(
+                    "tls-protocols: {word:?} is not TLSv1.2 or TLSv1.3"
+                )));
+            }
         });
     }
     match versions.is_empty() {

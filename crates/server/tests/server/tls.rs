@@ -292,12 +292,12 @@ fn config_set_reads_new_certificates() {
 #[test]
 fn settings_that_cannot_be_used_are_refused() {
     let good = settings(TlsClients::Yes);
-    assert_eq!(check_tls(&good), Ok(()));
-    assert_eq!(check_tls(&TlsSettings::default()), Ok(()));
+    check_tls(&good).unwrap();
+    check_tls(&TlsSettings::default()).unwrap();
     let wrong = |change: fn(&mut TlsSettings)| {
         let mut settings = good.clone();
         change(&mut settings);
-        check_tls(&settings).unwrap_err()
+        check_tls(&settings).unwrap_err().to_string()
     };
     for (error, part) in [
         (

@@ -1,5 +1,6 @@
 //! Mapping between the explorers' key numbers and keys of a store, of several lengths and in several databases.
 
+use farbank_check::Violation;
 use farbank_check::target::Value;
 
 use crate::Key;
@@ -36,14 +37,14 @@ impl KeyName {
     ///
     /// # Errors
     /// If no number has this key.
-    pub(super) fn key_of(db: u8, bytes: Vec<u8>) -> Result<u64, String> {
+    pub(super) fn key_of(db: u8, bytes: Vec<u8>) -> Result<u64, Violation> {
         let key = bytes.first().map_or(EMPTY, |first| u64::from(*first));
         let found = KeyName { db, bytes };
         match KeyName::of(key) == found {
             true => Ok(key),
-            false => Err(format!(
+            false => Err(Violation::new(format!(
                 "the store has a key that was never written: {found:?}"
-            )),
+            ))),
         }
     }
 
@@ -73,10 +74,12 @@ pub(super) fn flags_of(value: Value) -> u32 {
 ///
 /// # Errors
 /// If the bytes are no value, or `flags` are not those of the value.
-pub(super) fn decode(bytes: &[u8], flags: u32) -> Result<Value, String> {
+pub(super) fn decode(bytes: &[u8], flags: u32) -> Result<Value, Violation> {
     let value = Value::decode(bytes)?;
     match flags == flags_of(value) {
         true => Ok(value),
-        false => Err(format!("{value:?} has wrong flags: {flags:#x}")),
+        false => Err(Violation::new(format!(
+            "{value:?} has wrong flags: {flags:#x}"
+        ))),
     }
 }

@@ -2,6 +2,7 @@
 
 mod key_names;
 
+use farbank_check::Violation;
 use farbank_check::target::{
     Change as Decision, KeyWrite, OpAnswer, ReadView as Seen, TargetClient, TargetOp,
     Value as Stored,
@@ -48,7 +49,7 @@ impl SessionClient {
     ///
     /// # Errors
     /// If a read fails, or a key or value was never written.
-    pub fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
+    pub fn contents(&mut self) -> Result<Vec<(u64, Stored)>, Violation> {
         let mut contents = Vec::new();
         for key in self.keys()? {
             if let OpAnswer::Found(Some(value)) = self.get(key, Seen::Durable)? {
@@ -59,7 +60,7 @@ impl SessionClient {
     }
 
     /// Executes an operation that is durable when it returns.
-    fn apply_alone(&mut self, op: &TargetOp) -> Result<OpAnswer, String> {
+    fn apply_alone(&mut self, op: &TargetOp) -> Result<OpAnswer, Violation> {
         let TargetOp::Write(KeyWrite::Put {
             key,
             value,
@@ -67,20 +68,20 @@ impl SessionClient {
         }) = op
         else {
             let answer = self.apply_staged(op)?;
-            let ticket = self.session.commit().map_err(|e| e.to_string())?;
-            self.session.wait(ticket).map_err(|e| e.to_string())?;
+            let ticket = self.session.commit()?;
+            self.session.wait(ticket)?;
             return Ok(answer);
         };
         let bytes = value.encode();
         let value = to_store(*value, &bytes, *expires_ms);
         let done = self.session.put_durable(KeyName::of(*key).as_key(), value);
         if let Ok((_, ticket)) = done {
-            self.session.wait(ticket).map_err(|e| e.to_string())?;
+            self.session.wait(ticket)?;
         }
         answer(done.map(|_| OpAnswer::Done))
     }
 
-    fn apply_staged(&mut self, op: &TargetOp) -> Result<OpAnswer, String> {
+    fn apply_staged(&mut self, op: &TargetOp) -> Result<OpAnswer, Violation> {
         match op {
             TargetOp::Write(write) => answer(apply_write(&mut *self.session, write)),
             TargetOp::Group(writes) => self.group(writes),
@@ -90,7 +91,7 @@ impl SessionClient {
         }
     }
 
-    fn group(&mut self, writes: &[KeyWrite]) -> Result<OpAnswer, String> {
+    fn group(&mut self, writes: &[KeyWrite]) -> Result<OpAnswer, Violation> {
         let names: Vec<KeyName> = writes.iter().map(|w| KeyName::of(w.key())).collect();
         let keys: Vec<Key<'_>> = names.iter().map(KeyName::as_key).collect();
         let mut saw = Vec::new();
@@ -109,7 +110,7 @@ impl SessionClient {
         answer(done.map(|_| OpAnswer::Saw(saw)))
     }
 
-    fn update(&mut self, key: u64, change: Decision) -> Result<OpAnswer, String> {
+    fn update(&mut self, key: u64, change: Decision) -> Result<OpAnswer, Violation> {
         let mut old = Ok(None);
         let mut decide = |item: Option<StoredItem<'_>>| {
             let decoded = item.map(|item| names::decode(item.bytes, item.meta.flags));
@@ -130,26 +131,23 @@ impl SessionClient {
         answer(done.map(|_| OpAnswer::Found(old)))
     }
 
-    fn get(&mut self, key: u64, view: Seen) -> Result<OpAnswer, String> {
+    fn get(&mut self, key: u64, view: Seen) -> Result<OpAnswer, Violation> {
         let view = match view {
             Seen::Durable => ReadView::Durable,
             Seen::Own => ReadView::Pending,
         };
         let found = read(&mut *self.session, KeyName::of(key).as_key(), view);
-        Ok(OpAnswer::Found(found.map_err(|e| e.to_string())??))
+        Ok(OpAnswer::Found(found??))
     }
 
     /// Returns all keys.
-    fn keys(&mut self) -> Result<Vec<u64>, String> {
+    fn keys(&mut self) -> Result<Vec<u64>, Violation> {
         let mut keys = Vec::new();
         for db in KeyName::databases() {
             let mut cursor = 0;
             loop {
                 let mut each = |name: &[u8], _: &_| keys.push(KeyName::key_of(db, name.to_vec()));
-                cursor = self
-                    .session
-                    .scan(db, cursor, usize::MAX, &mut each)
-                    .map_err(|e| e.to_string())?;
+                cursor = self.session.scan(db, cursor, usize::MAX, &mut each)?;
                 if cursor == 0 {
                     break;
                 }
@@ -164,7 +162,7 @@ fn read<O: Ops + ?Sized>(
     ops: &mut O,
     key: Key<'_>,
     view: ReadView,
-) -> Result<Result<Option<Stored>, String>, Error> {
+) -> Result<Result<Option<Stored>, Violation>, Error> {
     let (mut bytes, mut flags) = (Vec::new(), 0);
     let found = ops.get(key, view, &mut bytes, &mut |meta, _| {
         flags = meta.flags;
@@ -174,19 +172,19 @@ fn read<O: Ops + ?Sized>(
 }
 
 impl TargetClient for SessionClient {
-    fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, String> {
+    fn apply(&mut self, op: &TargetOp) -> Result<OpAnswer, Violation> {
         match self.batches {
             BatchMode::Many => self.apply_staged(op),
             BatchMode::OfOne => self.apply_alone(op),
         }
     }
 
-    fn commit(&mut self) -> Result<Ticket, String> {
-        self.session.commit().map_err(|e| e.to_string())
+    fn commit(&mut self) -> Result<Ticket, Violation> {
+        self.session.commit().map_err(Violation::from)
     }
 
-    fn durable(&mut self, ticket: Ticket) -> Result<bool, String> {
-        self.session.durable(ticket).map_err(|e| e.to_string())
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, Violation> {
+        self.session.durable(ticket).map_err(Violation::from)
     }
 }
 
@@ -216,10 +214,10 @@ fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &KeyWrite) -> Result<OpAnswe
     }
 }
 
-fn answer(done: Result<OpAnswer, Error>) -> Result<OpAnswer, String> {
+fn answer(done: Result<OpAnswer, Error>) -> Result<OpAnswer, Violation> {
     match done {
         Ok(answer) => Ok(answer),
         Err(error) if error.is_full() => Ok(OpAnswer::Refused),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error.into()),
     }
 }

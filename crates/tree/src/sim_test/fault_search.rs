@@ -180,7 +180,7 @@ impl SearchPlan {
             // A panic of the tree is a violation, too.
             let ran = guarded(|| trial.run(seed)).unwrap_or_else(|said| {
                 Err(TrialViolation {
-                    what: said,
+                    what: said.into(),
                     history: Vec::new(),
                 })
             });

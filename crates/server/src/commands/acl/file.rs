@@ -9,6 +9,7 @@ use super::describe;
 use super::rules::{RuleContext, apply, has_blank, merged};
 use crate::commands::context::command_table::CommandTable;
 use crate::settings::UserRules;
+use crate::settings_error::SettingsError;
 use crate::state::durable_file::replace_file;
 use crate::state::users::{DEFAULT, PayloadChecks, User, Users};
 
@@ -21,10 +22,12 @@ pub(super) fn load(
     context: RuleContext,
     path: &Path,
     next_id: &dyn Fn() -> u64,
-) -> Result<Users, String> {
+) -> Result<Users, SettingsError> {
     let shown = path.display();
-    let text = read(path)
-        .map_err(|error| format!("Error loading ACLs, opening file '{shown}': {error}"))?;
+    let text = read(path).map_err(|error| {
+        SettingsError::from_cause(error)
+            .of(format_args!("Error loading ACLs, opening file '{shown}'"))
+    })?;
     let mut users = Users::new(User::new_default(next_id()));
     let (mut errors, mut has_default) = (String::new(), false);
     for (at, line) in text.split(|&byte| byte == b'\n').enumerate() {
@@ -68,8 +71,10 @@ pub(super) fn load(
     }
     match errors.is_empty() {
         true => Ok(users),
-        false => Err(errors
-            + "WARNING: ACL errors detected, no change to the previously active ACL rules was performed"),
+        false => Err(SettingsError::new(
+            errors
+                + "WARNING: ACL errors detected, no change to the previously active ACL rules was performed",
+        )),
     }
 }
 
@@ -96,14 +101,14 @@ pub(super) fn save(table: &'static CommandTable, path: &Path, users: &Users) -> 
 /// the last id.
 ///
 /// # Errors
-/// A text that names the rule or the line of the file.
+/// [`SettingsError`], which names the rule or the line of the file.
 pub(in crate::commands) fn initial_users(
     table: &'static CommandTable,
     has_all_channels: bool,
     password: Option<&[u8]>,
     lines: &[UserRules],
     file: Option<&Path>,
-) -> Result<(Users, u64), String> {
+) -> Result<(Users, u64), SettingsError> {
     let context = RuleContext {
         table,
         has_all_channels,
@@ -115,9 +120,9 @@ pub(in crate::commands) fn initial_users(
     };
     if let Some(file) = file {
         if !lines.is_empty() || password.is_some() {
-            return Err(
-                "users and passwords are defined both in an ACL file and elsewhere; define them in the file only".into(),
-            );
+            return Err(SettingsError::new(
+                "users and passwords are defined both in an ACL file and elsewhere; define them in the file only",
+            ));
         }
         let users = load(context, file, &next_id)?;
         return Ok((users, last_id.get()));
@@ -128,24 +133,29 @@ pub(in crate::commands) fn initial_users(
     for (at, line) in lines.iter().enumerate() {
         let name = String::from_utf8_lossy(&line.name);
         if has_blank(&line.name) {
-            return Err("Spaces not allowed in ACL usernames".into());
+            return Err(SettingsError::new("Spaces not allowed in ACL usernames"));
         }
         if lines[..at].iter().any(|earlier| earlier.name == line.name) {
-            return Err(format!(
+            return Err(SettingsError::new(format!(
                 "user '{name}': Duplicate user found. A user can only be defined once in config files"
-            ));
+            )));
         }
         let mut user = User::new(next_id(), &line.name, has_all_channels);
         if line.name == DEFAULT {
             user.payload_checks = PayloadChecks::Sanitize; // As in Redis, its rules begin with `reset`.
         }
-        let rules = merged(line.rules.iter().map(Vec::as_slice))
-            .map_err(|_| format!("user '{name}': Unmatched parenthesis in selector definition."))?;
+        let rules = merged(line.rules.iter().map(Vec::as_slice)).map_err(|_| {
+            SettingsError::new(format!(
+                "user '{name}': Unmatched parenthesis in selector definition."
+            ))
+        })?;
         for rule in rules {
             apply(context, &mut user, &rule).map_err(|error| {
                 let rule = String::from_utf8_lossy(&rule);
                 let text = error.text();
-                format!("Error loading ACL rule '{rule}' for the user named '{name}': {text}")
+                SettingsError::new(format!(
+                    "Error loading ACL rule '{rule}' for the user named '{name}': {text}"
+                ))
             })?;
         }
         if !user.is_on {

@@ -399,8 +399,7 @@ pub(super) fn load(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
     }
     let registry = &ctx.shared.users;
     let loaded = file::load(ctx.rule_context(), path, &|| registry.next_id());
-    let loaded =
-        loaded.map_err(|errors| CommandError::Detailed([b"ERR ", errors.as_bytes()].concat()))?;
+    let loaded = loaded.map_err(|e| CommandError::Detailed(format!("ERR {e}").into_bytes()))?;
     registry.change(|users| {
         users.replace(loaded);
         Ok::<_, CommandError>(())
