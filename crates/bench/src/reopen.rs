@@ -8,8 +8,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use farbank_kv::{Config, Kv};
-use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
+use farbank_kv::{AnyKv, Config};
+use farbank_pm::media::{OpenOptions, open_path};
 use farbank_pm::rng::Rng;
 use farbank_store::{Error as Refusal, Store};
 
@@ -109,8 +109,6 @@ fn overwrite(
 }
 
 fn open_again(path: &Path) -> Result<Box<dyn Store>, Error> {
-    Ok(match open_path(path, &OpenOptions::default())? {
-        AnyMedium::Mapped(medium) => Box::new(Kv::open(medium, Config::default())?),
-        AnyMedium::File(medium) => Box::new(Kv::open(medium, Config::default())?),
-    })
+    let medium = open_path(path, &OpenOptions::default())?;
+    Ok(AnyKv::open(medium, Config::default())?.into_store())
 }

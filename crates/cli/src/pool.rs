@@ -12,9 +12,8 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, Subcommand, ValueEnum};
 use farbank::Db;
 use farbank::store::{DATABASES, Error, Key, ReadView, Session, Stats, StoredItem};
-use farbank_cache::{Cache, CacheHistory as CachePast};
-use farbank_kv::{Config, Kv, PoolHistory};
-use farbank_pm::Medium;
+use farbank_cache::{AnyCache, CacheHistory as CachePast};
+use farbank_kv::{AnyKv, Config, PoolHistory};
 use farbank_pm::media::{AnyMedium, file_id};
 use farbank_pm::pool::{PoolSummary, summary};
 use farbank_server::resp::request;
@@ -154,10 +153,7 @@ impl CreateArgs {
         let (medium, name) = self.place.make(&self.path)?;
         let (kind, bytes) = (medium.caps().kind.name(), medium.bytes());
         warn(&self.path, medium.caps());
-        match medium {
-            AnyMedium::Mapped(medium) => self.fill(medium, |_| Ok(())),
-            AnyMedium::File(medium) => self.fill(medium, |medium| medium.close()),
-        }?;
+        self.fill(medium)?;
         name.publish().map_err(|error| refused(&error))?;
         println!(
             "pool {}: {} in segments of {}, medium {kind}, empty",
@@ -168,25 +164,21 @@ impl CreateArgs {
         Ok(())
     }
 
-    fn fill<M: Medium>(
-        &self,
-        medium: M,
-        close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
-    ) -> Result<(), Failure> {
+    /// Makes the pool of an empty store on `medium`.
+    fn fill(&self, medium: AnyMedium) -> Result<(), Failure> {
         let segment_bytes = self.place.segment_bytes();
-        let medium = match self.place.engine() {
-            StoreEngine::Kv => Kv::create(medium, segment_bytes, Config::default())
+        let closed = match self.place.engine() {
+            StoreEngine::Kv => AnyKv::create(medium, segment_bytes, Config::default())
                 .map_err(|error| not_opened(&self.path, error, false))?
                 .close(),
             StoreEngine::Mdb => {
                 let config = farbank_cache::Config::default();
-                Cache::create(medium, segment_bytes, config)
+                AnyCache::create(medium, segment_bytes, config)
                     .map_err(|error| not_opened(&self.path, error, false))?
                     .close()
             }
         };
-        let medium = medium.map_err(Failure::failed)?;
-        medium.map_or(Ok(()), close).map_err(Failure::failed)
+        closed.map_err(Failure::failed)
     }
 }
 

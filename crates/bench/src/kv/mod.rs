@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use farbank_check::explore::computed_by_thread;
-use farbank_kv::{CleaningMode, Config, Kv, segment_bytes_for};
+use farbank_kv::{AnyKv, CleaningMode, Config, Kv, segment_bytes_for};
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
 use farbank_store::{Error as Refusal, Key, Session, Store, Value};
@@ -225,10 +225,7 @@ fn store_on(medium: AnyMedium) -> Result<Box<dyn Store>, Error> {
 /// Creates an empty store on `medium` with `config`.
 pub(crate) fn store_with(medium: AnyMedium, config: Config) -> Result<Box<dyn Store>, Error> {
     let segment_bytes = segment_bytes_for(medium.bytes());
-    Ok(match medium {
-        AnyMedium::Mapped(medium) => Box::new(Kv::create(medium, segment_bytes, config)?),
-        AnyMedium::File(medium) => Box::new(Kv::create(medium, segment_bytes, config)?),
-    })
+    Ok(AnyKv::create(medium, segment_bytes, config)?.into_store())
 }
 
 /// Creates an empty store and returns the meter that counts its medium's operations.
@@ -513,10 +510,8 @@ pub(crate) fn fill(store: &dyn Store, keys: u64, watch: ProgressFn<'_>) -> Resul
 
 /// Maps the file at `path` again and opens the store.
 fn open_again(path: &Path) -> Result<Box<dyn Store>, Error> {
-    Ok(match open_path(path, &OpenOptions::default())? {
-        AnyMedium::Mapped(medium) => Box::new(Kv::open(medium, Config::default())?),
-        AnyMedium::File(medium) => Box::new(Kv::open(medium, Config::default())?),
-    })
+    let medium = open_path(path, &OpenOptions::default())?;
+    Ok(AnyKv::open(medium, Config::default())?.into_store())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use farbank_check::power::{
     BatchSink, FlushMode, OpenEngine, POOL_BYTES, PowerEngine, PowerError, SEGMENT_BYTES,
     UnflushedMedium,
 };
-use farbank_kv::{CleaningMode, Config, Kv};
+use farbank_kv::{AnyKv, CleaningMode, Config, Kv};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, SyncPolicy, create_path, open_path};
 use farbank_store::ConflictPolicy;
@@ -25,10 +25,7 @@ impl PowerEngine for KvEngine {
     ) -> Result<Box<dyn OpenEngine>, PowerError> {
         let options = options(syncing);
         match create_path(path, POOL_BYTES, &options, &mut |_, _| {}) {
-            Ok(AnyMedium::Mapped(medium)) => {
-                close_new(Kv::create(medium, SEGMENT_BYTES, config()))?;
-            }
-            Ok(AnyMedium::File(medium)) => close_new(Kv::create(medium, SEGMENT_BYTES, config()))?,
+            Ok(medium) => close_new(AnyKv::create(medium, SEGMENT_BYTES, config()))?,
             Err(OpenError::Exists { .. } | OpenError::Occupied { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -82,9 +79,9 @@ fn config() -> Config {
     }
 }
 
-fn close_new<M: Medium>(kv: Result<Kv<M>, farbank_kv::OpenError>) -> Result<(), PowerError> {
+fn close_new(kv: Result<AnyKv, farbank_kv::OpenError>) -> Result<(), PowerError> {
     let kv = kv.map_err(PowerError::engine)?;
-    kv.close().map(drop).map_err(PowerError::engine)
+    kv.close().map_err(PowerError::engine)
 }
 
 fn opened<M: Medium>(

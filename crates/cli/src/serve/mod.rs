@@ -1,6 +1,6 @@
 //! `farbank serve`: opens a pool and serves it to clients.
 //!
-//! The command opens the pool, or creates it, and opens a [`Kv`] or a [`Cache`] on its medium. A [`Server`] serves
+//! The command opens the pool, or creates it, and opens an [`AnyKv`] or an [`AnyCache`] on its medium. A [`Server`] serves
 //! that store to Redis and memcached clients until a signal or a client's SHUTDOWN. Then the store is closed cleanly.
 //! `memcached` and `redis_server` translate the command lines of memcached and redis-server into this one.
 
@@ -18,9 +18,8 @@ use std::time::{Duration, Instant};
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, value_parser};
-use farbank_cache::{Cache, PAGE_BYTES};
-use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
-use farbank_pm::Medium;
+use farbank_cache::{AnyCache, PAGE_BYTES};
+use farbank_kv::{AnyKv, Config, READ_CACHE_BYTES_MAX};
 use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
@@ -322,15 +321,13 @@ impl ServeArgs {
             .map_err(|e| Failure::failed(format!("cannot start a thread: {e}")))?;
         let began = Instant::now();
         let (medium, origin) = self.medium(began)?;
-        match medium {
-            AnyMedium::Mapped(medium) => self.serve(medium, origin, server, |_| Ok(())),
-            AnyMedium::File(medium) => self.serve(medium, origin, server, |medium| medium.close()),
-        }
+        self.serve(medium, origin, server)
     }
 
     /// Checks the options before anything is opened or created.
     fn check(&mut self) -> Result<(), Failure> {
-        self.default_user = default_user(&self.options()).map_err(|e| Failure::Usage(e.to_string()))?;
+        self.default_user =
+            default_user(&self.options()).map_err(|e| Failure::Usage(e.to_string()))?;
         let is_protected = self.default_user == DefaultUser::Closed;
         if let Some(open) = self.bind.iter().find(|ip| !ip.is_loopback())
             && !self.unsafe_no_auth
@@ -480,33 +477,24 @@ impl ServeArgs {
         Ok((medium, PoolOrigin::Made(Some(name), began)))
     }
 
-    /// Serves the store on `medium`. `close` closes the medium after the store.
-    fn serve<M: Medium>(
-        &self,
-        medium: M,
-        origin: PoolOrigin,
-        server: Server,
-        close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
-    ) -> Result<(), Failure> {
+    /// Serves the store on `medium`, and closes it.
+    fn serve(&self, medium: AnyMedium, origin: PoolOrigin, server: Server) -> Result<(), Failure> {
         let closed = match self.place.engine() {
             StoreEngine::Kv => {
                 let store = self.open_kv(medium, origin.is_made())?;
-                self.run_store(&store, origin, server)?;
+                self.run_store(store.store(), origin, server)?;
                 store.close()
             }
             StoreEngine::Mdb => {
                 let store = self.open_cache(medium, origin.is_made())?;
-                self.run_store(&store, origin, server)?;
+                self.run_store(store.store(), origin, server)?;
                 store.close()
             }
         };
-        if let Some(medium) = closed.map_err(Failure::failed)? {
-            close(medium).map_err(Failure::failed)?;
-        }
-        Ok(())
+        closed.map_err(Failure::failed)
     }
 
-    fn open_kv<M: Medium>(&self, medium: M, made: bool) -> Result<Kv<M>, Failure> {
+    fn open_kv(&self, medium: AnyMedium, made: bool) -> Result<AnyKv, Failure> {
         let config = Config {
             pool_bytes_max: self.max_size.unwrap_or(0),
             read_cache_bytes: self.read_cache,
@@ -515,8 +503,8 @@ impl ServeArgs {
             ..Config::default()
         };
         let store = match made {
-            true => Kv::create(medium, self.place.segment_bytes(), config),
-            false => Kv::open(medium, config),
+            true => AnyKv::create(medium, self.place.segment_bytes(), config),
+            false => AnyKv::open(medium, config),
         };
         store.map_err(|error| {
             use farbank_kv::OpenError::Pool;
@@ -525,7 +513,7 @@ impl ServeArgs {
         })
     }
 
-    fn open_cache<M: Medium>(&self, medium: M, made: bool) -> Result<Cache<M>, Failure> {
+    fn open_cache(&self, medium: AnyMedium, made: bool) -> Result<AnyCache, Failure> {
         let config = farbank_cache::Config {
             boot: boot_id(),
             pool_bytes_max: self.max_size.unwrap_or(0),
@@ -533,8 +521,8 @@ impl ServeArgs {
             ..farbank_cache::Config::default()
         };
         let store = match made {
-            true => Cache::create(medium, self.place.segment_bytes(), config),
-            false => Cache::open(medium, config),
+            true => AnyCache::create(medium, self.place.segment_bytes(), config),
+            false => AnyCache::open(medium, config),
         };
         store.map_err(|error| {
             use farbank_cache::OpenError::Pool;
