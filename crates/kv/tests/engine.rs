@@ -525,7 +525,7 @@ impl Crowded {
 #[test]
 fn a_delete_survives_repeated_partial_cleaning_of_its_segment() {
     let mut crowded = Crowded::new();
-    for _ in 0..40 {
+    for _ in 0..20 {
         crowded.set_and_delete_while_one_reads();
         crowded.set_and_delete(300, u32::MAX);
         crowded = crowded.killed();

@@ -460,6 +460,7 @@ mod tests {
         for row in IndexExperiment::ROWS {
             let mut options = options(row.run);
             options.contenders.truncate(1);
+            (options.records, options.operations) = (300, 300);
             let report = run(&options, &mut |_| true).expect("the experiment runs");
             let mut figures = report.figures.iter();
             let has_bounds = figures.any(|figure| figure.verdict().is_some());

@@ -327,7 +327,7 @@ fn the_model_is_deterministic() {
 #[test]
 fn a_tuning_step_is_timed_with_and_without_it_and_scored() {
     let kid = KidEngine::default();
-    let mut options = options(&kid, ContestRound::Final, 1 << 12);
+    let mut options = options(&kid, ContestRound::Final, 1 << 14);
     options.tuning = true;
     let report = run(&options, &mut |_| true).unwrap();
     assert_eq!(report.figures.len(), 18, "{report:?}");
