@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::run::{cargo, farbank};
+use crate::run::{build_farbank, farbank};
 use crate::zero_cost;
 
 /// Targets of `farbank check crash`, with the operations per seed. Targets whose seeds run long have fewer operations.
@@ -69,7 +69,7 @@ const BENCHMARKS: [&[&str]; 5] = [
 /// # Errors
 /// A command cannot be run or does not print JSON, or the file cannot be written.
 pub(crate) fn run(file: &str) -> Result<(), String> {
-    cargo(&["build", "--release", "--package", "farbank-cli"])?;
+    build_farbank()?;
     let mut text = String::new();
     for (target, steps) in TARGETS {
         text += &digests(target, steps)?;

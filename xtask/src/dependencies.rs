@@ -6,11 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::iter::Peekable;
-use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::run::root;
+use crate::run::{cargo_command, root};
 
 /// The platform that is released.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
@@ -50,11 +49,10 @@ fn read(file: &str) -> Result<String, String> {
 }
 
 fn metadata() -> Result<Value, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo_command();
     command.args(["metadata", "--locked", "--format-version", "1"]);
     command.args(["--filter-platform", PLATFORM]);
-    let output = command.current_dir(root()).output();
+    let output = command.output();
     let output = output.map_err(|e| format!("cargo metadata: {e}"))?;
     if !output.status.success() {
         let complaint = String::from_utf8_lossy(&output.stderr);

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::RunSize;
-use crate::run::{install, root, succeed, target, works};
+use crate::run::{cargo_command, install, root, succeed, target, works};
 use crate::sanitize::TRIPLE;
 
 const TARGETS: [&str; 6] = [
@@ -58,8 +58,7 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
     }
     let folder = target().join("fuzz");
     let build = || {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
+        let mut build = cargo_command();
         build.args(["build", "--release"]);
         build.current_dir(root().join("fuzz"));
         build.env("CARGO_TARGET_DIR", &folder);

@@ -247,7 +247,7 @@ fn main() -> ExitCode {
     if size == RunSize::Suite && names.first().is_some_and(|name| name == "soak") {
         return match soak_seconds(&names[1..]) {
             Ok(seconds) => {
-                let built = run::cargo(&["build", "--release", "--package", "farbank-cli"]);
+                let built = run::build_farbank();
                 ended(built.and_then(|()| soak::run(seconds)))
             }
             Err(why) => wrong(&why),
@@ -306,7 +306,7 @@ fn run_suites(size: RunSize, names: &[String]) -> usize {
     let ours = |name: &String| WITHOUT_BINARY.contains(&name.as_str());
     let built = match !names.is_empty() && names.iter().all(ours) {
         true => Ok(()),
-        false => run::cargo(&["build", "--release", "--package", "farbank-cli"]),
+        false => run::build_farbank(),
     };
     for Suite(name, shows, run) in chosen {
         println!("\n-- {name}: {shows}");

@@ -1,9 +1,7 @@
 //! Suite `loom`: runs every interleaving of small models, `crates/pm/tests/loom.rs`.
 
-use std::process::Command;
-
 use crate::RunSize;
-use crate::run::{root, succeed, target};
+use crate::run::{cargo_command, succeed, target};
 
 /// Returns the largest number of preemptions per execution.
 fn preemptions(size: RunSize) -> &'static str {
@@ -16,10 +14,8 @@ fn preemptions(size: RunSize) -> &'static str {
 /// Checks epochs and tables exhaustively, up to a number of preemptions. The tests also check that loom rejects the
 /// controls, which are incorrect models.
 pub(crate) fn loom(size: RunSize) -> Result<(), String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo_command();
     command
-        .current_dir(root())
         .env("RUSTFLAGS", "--cfg loom")
         .env("LOOM_MAX_PREEMPTIONS", preemptions(size))
         .env("CARGO_TARGET_DIR", target().join("loom"))

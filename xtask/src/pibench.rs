@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::RunSize;
 use crate::check::TABLES;
-use crate::run::{farbank, install, output, root, succeed, target, works};
+use crate::run::{cargo_command, farbank, install, output, root, succeed, target, works};
 
 pub(crate) fn run(size: RunSize) -> Result<(), String> {
     if !works("g++", &["--version"]) {
@@ -115,9 +115,7 @@ fn rate(text: &str, of: &str) -> Option<f64> {
 fn run_our_tables(folder: &Path, keys: &str) -> Result<(), String> {
     let host = folder.join("host");
     compile("host.cpp", &["-ldl", "-pthread"], &host)?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.current_dir(root());
+    let mut build = cargo_command();
     succeed(build.args(["build", "--release", "--package=farbank-tables"]))?;
     let library = target().join("release/libfarbank_tables.so");
     for (table, _) in TABLES {

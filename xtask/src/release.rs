@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::dependencies;
-use crate::run::{root, succeed, target};
+use crate::run::{cargo_command, root, succeed, target};
 
 /// Builds a release into `target/dist`.
 pub(crate) fn run() -> Result<(), String> {
@@ -138,8 +138,7 @@ fn build(folder: &Path, target: &Path) -> Result<PathBuf, String> {
         .iter()
         .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
         .collect();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo_command();
     command.args([
         "build",
         "--locked",

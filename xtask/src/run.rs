@@ -82,10 +82,42 @@ pub(crate) fn farbank() -> Command {
     Command::new(target().join("release/farbank"))
 }
 
+/// Builds the release binary.
+pub(crate) fn build_farbank() -> Result<(), String> {
+    cargo(&["build", "--release", "--package=farbank-cli"])
+}
+
+/// Builds a binary with named faults. It gets a path of its own, so that it is not used as the real one.
+///
+/// The profile is that of tests: the simulation runs as fast as in a release build, and the dependencies are those that
+/// `cargo test` has built.
+pub(crate) fn build_with_faults() -> Result<PathBuf, String> {
+    cargo(&["build", "--package=farbank-cli", "--features=faults"])?;
+    let (built, path) = (target().join("debug/farbank"), target().join("with-faults"));
+    fs::rename(&built, &path).map_err(|e| format!("{} cannot be moved: {e}", built.display()))?;
+    Ok(path)
+}
+
+/// Returns a command that runs cargo in the workspace.
+///
+/// It has none of the variables that `cargo run` sets for this program: a build script that reads one would run again,
+/// and all crates above it would be built again.
+pub(crate) fn cargo_command() -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
 /// Runs cargo in the workspace.
 pub(crate) fn cargo(args: &[&str]) -> Result<(), String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    succeed(Command::new(cargo).args(args).current_dir(root()))
+    succeed(cargo_command().args(args))
 }
 
 /// Runs `command` and shows its output. Returns an error if the command cannot be run or fails.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::RunSize;
-use crate::run::{install, output, root, succeed, target, works};
+use crate::run::{cargo_command, install, output, root, succeed, target, works};
 
 /// Largest allowed increase of instructions per set or get with the simulator compiled in.
 const SLACK: f64 = 0.01;
@@ -87,8 +87,7 @@ pub(crate) fn instructions_per_operation() -> Result<[(&'static str, f64); 2], S
 /// because cargo distinguishes packages by their path in the workspace.
 fn count(tree: &Path, folder: &str) -> Result<[(&'static str, f64); 2], String> {
     let built = target().join("zero-cost").join(folder);
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
+    let mut build = cargo_command();
     build.args(["build", "--release", "--package", "farbank-kv"]);
     build.args(["--example", "instructions"]).current_dir(tree);
     build.env("CARGO_TARGET_DIR", &built);

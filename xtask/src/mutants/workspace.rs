@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::sites::{self, MutationSite};
 use super::{Mutant, quietly};
-use crate::run::{root, target};
+use crate::run::{cargo_command, root, target};
 
 /// Largest number of attempts to compile. Each leaves out the mutants that could not be compiled before.
 const ROUNDS: usize = 30;
@@ -89,8 +89,7 @@ pub(super) fn folder() -> PathBuf {
 }
 
 fn cargo() -> Command {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo_command();
     command
         .current_dir(folder())
         .env("CARGO_TARGET_DIR", target().join("mutants/build"))
