@@ -17,7 +17,8 @@
 //! [`Cache`] is the cache and [`CacheSession`] one worker's session. Both also implement the traits of
 //! [`farbank_store`]. The modules are layers. Each imports only from those below it:
 //!
-//! * `cache` is the facade, and `any` the same on a medium that is known at run time only. `maintenance` is its background thread, `recover` creates and opens a pool.
+//! * `cache` is the facade, and `any` the same on a medium that is known at run time only. `maintenance` is its background
+//!   thread, `recover` creates and opens a pool.
 //! * `session` has the operations of a session, with those of Tair's clients in `tair_api`. `group` writes several
 //!   keys.
 //! * `writer` stages writes in a batch and writes them.
