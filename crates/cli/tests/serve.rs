@@ -82,6 +82,53 @@ fn refused(command: &mut Command) -> (Option<i32>, String) {
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
+/// Returns the lines of a server that stops by itself, all of which must be JSON objects.
+fn json_lines(bytes: &[u8]) -> Vec<serde_json::Value> {
+    let text = String::from_utf8_lossy(bytes);
+    let parsed = text.lines().map(|line| {
+        let object: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        for name in ["timestamp", "level", "message"] {
+            assert!(object[name].is_string(), "{line}");
+        }
+        object
+    });
+    parsed.collect()
+}
+
+#[test]
+fn with_log_format_json_every_line_is_a_json_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let options = ["--log-format", "json", "--log-level", "debug"];
+    let mut command = farbank(&pool, &options);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut banner = String::new();
+    for _ in 0..4 {
+        stdout.read_line(&mut banner).unwrap();
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0));
+    let said = json_lines(banner.as_bytes());
+    let first = said[0]["message"].as_str().unwrap();
+    assert!(first.contains(" listens on redis://"), "{first}");
+    assert!(said.iter().all(|line| line["level"] == "INFO"), "{said:?}");
+    assert!(!json_lines(&ended.stderr).is_empty());
+
+    std::fs::write(&pool, vec![7; 64 << 10]).unwrap();
+    let refused = farbank(&pool, &options).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let said = json_lines(&refused.stderr);
+    let errors: Vec<_> = said
+        .iter()
+        .filter(|line| line["level"] == "ERROR")
+        .collect();
+    assert_eq!(errors.len(), 1, "{said:?}");
+}
+
 /// Sets the keys of `owner` to increasing numbers, in pipelines, until the server ends. Records for each key the last
 /// acknowledged number and the last one sent.
 fn load(addr: &str, owner: usize, after: u64, acked: &mut [(u64, u64)]) {

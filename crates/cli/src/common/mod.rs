@@ -10,6 +10,7 @@
 //! | `place`        | the options that select a pool's medium or describe a new pool       |
 //! | `size`         | sizes such as `64kb`                                                 |
 //! | `json`         | JSON in ASCII, for keys and values of any bytes                      |
+//! | `json_lines`   | the lines of a server as JSON objects, and the start of its log      |
 //! | `key_file`     | the file with the key of a cluster of memory servers                 |
 //! | `progress`     | the progress bar of a long operation                                 |
 
@@ -20,6 +21,7 @@ pub(crate) mod choice;
 pub(crate) mod existing;
 mod failure;
 pub(crate) mod json;
+pub(crate) mod json_lines;
 mod key_file;
 pub(crate) mod options_file;
 pub(crate) mod place;

@@ -18,7 +18,7 @@ use std::panic::{UnwindSafe, catch_unwind, resume_unwind};
 use signal_hook::consts::SIGPIPE;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::common::Failure;
+use crate::common::{Failure, json_lines};
 
 macro_rules! print {
     ($($arg:tt)*) => { $crate::common::output::write_or_end(format_args!($($arg)*)) };
@@ -43,6 +43,7 @@ macro_rules! announce {
 /// Panic payload of the unwinding to `main`: the error of the failed write.
 struct OutputClosed(io::Error);
 
+/// Writes to standard output.
 fn write(text: Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_fmt(text)?;
@@ -65,14 +66,22 @@ pub(crate) fn write_bytes_or_end(parts: &[&[u8]]) {
     }
 }
 
-/// Writes to standard error. Ignores a failed write.
+/// Writes to standard error, as a JSON object if the server writes those. Ignores a failed write.
 pub(crate) fn write_message(text: Arguments<'_>) {
-    io::stderr().write_fmt(text).ok();
+    match json_lines::of(text) {
+        Some(line) => io::stderr().write_all(line.as_bytes()).ok(),
+        None => io::stderr().write_fmt(text).ok(),
+    };
 }
 
-/// Writes a line of a server's banner to standard output. If the write fails, logs a warning.
+/// Writes a line of a server's banner to standard output, as a JSON object if the server writes those. If the write
+/// fails, logs a warning.
 pub(crate) fn announce(text: Arguments<'_>) {
-    if let Err(error) = write(text) {
+    let written = match json_lines::of(text) {
+        Some(line) => write(format_args!("{line}")),
+        None => write(text),
+    };
+    if let Err(error) = written {
         tracing::warn!(%error, "standard output cannot be written");
     }
 }

@@ -7,7 +7,7 @@
 pub(crate) mod memcached;
 pub(crate) mod redis_server;
 
-use std::io::{ErrorKind, IsTerminal};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -34,6 +34,7 @@ use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
 use crate::common::choice::described;
+use crate::common::json_lines::{LogFormat, start_log};
 use crate::common::place::{PoolPlace, StoreEngine, functions_file, not_opened, refused, warn};
 use crate::common::{Failure, size};
 
@@ -285,6 +286,9 @@ pub(crate) struct ServeArgs {
     /// Log level on stderr: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
+    /// Format of the log and of all other lines that the server writes.
+    #[arg(long, default_value = "text", value_parser = described(&LogFormat::ALL, LogFormat::name, LogFormat::summary))]
+    log_format: LogFormat,
     /// What a client may do that does not authenticate; set by [`ServeArgs::check`].
     #[arg(skip = DefaultUser::Open)]
     default_user: DefaultUser,
@@ -302,14 +306,7 @@ impl ServeArgs {
             println!("{from}: the options are valid");
             return Ok(());
         }
-        tracing_subscriber::fmt()
-            .with_max_level(self.log_level)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_target(false)
-            // The subscriber reports its own write errors on stderr, which is what it cannot write.
-            .log_internal_errors(false)
-            .init();
+        start_log(self.log_level, self.log_format);
         let server = self.bind()?;
         // Before the pool is opened: from here on a signal stops the server instead of killing the process.
         let handle = server.handle();
