@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use serde_json::Value;
 
 use crate::RunSize;
-use crate::run::{farbank, in_parallel, output, root, succeed, target, works};
+use crate::run::{farbank, in_parallel, install, output, root, succeed, target, works};
 
 /// Seeds of the engine that a suite explores in each persistency mode. `cargo test` explores some of them, a gate many
 /// more.
@@ -127,6 +127,34 @@ pub(crate) fn cluster(size: RunSize) -> Result<(), String> {
     let mut shared = check("cluster")?;
     shared.args(["--fabric", "shm", "--processes", "4"]);
     output(shared.args(["--cycles", cycles])).map(|_| ())
+}
+
+/// Runs a tree between network namespaces: the tests of `crates/cli/tests/hosts.rs`, and cycles in which hosts are cut off.
+pub(crate) fn tree_hosts(size: RunSize) -> Result<(), String> {
+    if !works("ip", &["-V"]) {
+        install(&["iproute2"])?;
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut tests = Command::new(cargo);
+    tests
+        .current_dir(root())
+        .env("FARBANK_TEST_HOSTS", "1")
+        .args(["test", "-p", "farbank-cli", "--test", "hosts"])
+        .args(["--", "--test-threads", "1"]);
+    succeed(&mut tests)?;
+    let cycles = if size == RunSize::Gate { "300" } else { "30" };
+    let mut command = check("cluster")?;
+    let figures = output(command.args(["--hosts", "--cycles", cycles, "--json"]))?;
+    let figures: Value = serde_json::from_str(figures.trim()).map_err(|e| e.to_string())?;
+    // In a few cycles it may happen that no process holds a lock when it is cut off.
+    let taken = match size {
+        RunSize::Gate => "taken_in_cuts",
+        RunSize::Suite => "taken_over",
+    };
+    match figures[taken].as_u64() {
+        None | Some(0) => Err(format!("no lock was taken over: {taken} is 0")),
+        Some(_) => Ok(()),
+    }
 }
 
 /// Kills and restarts a server under load many times.
