@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::RunSize;
 use crate::run::{
-    build_with_faults, cargo_command, farbank, in_parallel, output, succeed, target, works,
+    build_with_faults, cargo_command, farbank, in_parallel, install, output, succeed, target, works,
 };
 
 /// Seeds of the engine that a suite explores in each persistency mode. `cargo test` explores some of them, a gate many
@@ -133,6 +133,31 @@ pub(crate) fn cluster(size: RunSize) -> Result<(), String> {
     let mut shared = check("cluster")?;
     shared.args(["--fabric", "shm", "--processes", "4"]);
     output(shared.args(["--cycles", cycles])).map(|_| ())
+}
+
+/// Runs a tree between network namespaces: the tests of `crates/cli/tests/hosts.rs`, and cycles in which hosts are cut off.
+pub(crate) fn tree_hosts(size: RunSize) -> Result<(), String> {
+    if !works("ip", &["-V"]) {
+        install(&["iproute2"])?;
+    }
+    let mut tests = cargo_command();
+    tests
+        .env("FARBANK_TEST_HOSTS", "1")
+        .args(["test", "-p", "farbank-cli", "--test", "hosts"])
+        .args(["--", "--test-threads", "1"]);
+    succeed(&mut tests)?;
+    let cycles = if size == RunSize::Gate { "300" } else { "30" };
+    let mut command = check("cluster")?;
+    let figures = output(command.args(["--hosts", "--cycles", cycles, "--json"]))?;
+    let figures: Value = serde_json::from_str(figures.trim()).map_err(|e| e.to_string())?;
+    // In a few cycles it may happen that no process holds a lock when it is cut off.
+    match figures["taken_in_cuts"].as_u64() {
+        Some(0) if size == RunSize::Gate => {
+            Err("no process held a lock when it was cut off".into())
+        }
+        Some(_) => Ok(()),
+        None => Err(format!("no number of locks: {figures}")),
+    }
 }
 
 /// Kills and restarts a server under load many times.

@@ -152,6 +152,11 @@ const SUITES: &[Suite] = &[
         check::cluster,
     ),
     Suite(
+        "tree-hosts",
+        "a tree between hosts: the page's commands, all mixes, and hosts that are cut off",
+        check::tree_hosts,
+    ),
+    Suite(
         "tree-c",
         "a program in C uses the tree through its header",
         |_| run::cargo(&["test", "-p", "farbank-tree-c"]),

@@ -23,7 +23,8 @@
 //! * `child` starts `farbank serve` as a process, and has clients for its protocols.
 //! * `kill` kills the server under load and checks every key after each restart.
 //! * `histories` kills the server and checks that the calls of its clients are linearizable.
-//! * `cluster` kills and pauses the processes of a tree on memory servers.
+//! * `cluster` kills, pauses and cuts off the processes of a tree on memory servers.
+//! * `network` runs processes on hosts of their own, which are network namespaces.
 //! * `power` writes until the power is cut and checks the data after the next boot.
 
 #![forbid(unsafe_code)]
@@ -42,6 +43,8 @@ pub mod history;
 #[cfg(feature = "harness")]
 pub mod kill;
 pub mod marks;
+#[cfg(feature = "harness")]
+pub mod network;
 pub mod oracle;
 #[cfg(feature = "harness")]
 pub mod power;

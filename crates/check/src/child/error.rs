@@ -5,6 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
+use crate::network::NetworkError;
+
 /// Reason why a server under test cannot be used any more, although it broke no guarantee.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -40,6 +42,8 @@ pub enum ChildError {
     Disconnected(io::Error),
     /// A process that executes rounds of calls did not end one.
     Round(String),
+    /// The hosts of the processes could not be created or changed.
+    Network(NetworkError),
 }
 
 impl fmt::Display for ChildError {
@@ -72,6 +76,7 @@ impl fmt::Display for ChildError {
                 "the server ended or closed the connection before it was killed: {source}"
             ),
             ChildError::Round(what) => f.write_str(what),
+            ChildError::Network(source) => source.fmt(f),
         }
     }
 }
@@ -83,11 +88,18 @@ impl std::error::Error for ChildError {
             | ChildError::Banner(source)
             | ChildError::Process(source)
             | ChildError::Disconnected(source) => Some(source),
+            ChildError::Network(source) => Some(source),
             ChildError::NotReady { .. }
             | ChildError::EndedEarly(_)
             | ChildError::BadExit { .. }
             | ChildError::Round(_) => None,
         }
+    }
+}
+
+impl From<NetworkError> for ChildError {
+    fn from(error: NetworkError) -> ChildError {
+        ChildError::Network(error)
     }
 }
 

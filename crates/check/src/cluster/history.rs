@@ -1,6 +1,7 @@
 //! The calls of a cycle, and the check that an order of them explains their results.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::calls::{ClusterAnswer, ClusterCall, ClusterLine};
 use crate::child::ServerViolation;
@@ -76,8 +77,8 @@ impl MadeCall {
         matches!(&self.ended, Some((_, ClusterAnswer::Failed(_))))
     }
 
-    /// Returns the time that an answered call took, in nanoseconds.
-    pub(super) fn took_ns(&self) -> Option<u64> {
+    /// Returns the time that a call took, in nanoseconds.
+    fn took_ns(&self) -> Option<u64> {
         let (ended, _) = self.ended.as_ref()?;
         Some(ended.saturating_sub(self.began_ns))
     }
@@ -142,6 +143,20 @@ impl MadeCall {
             self.call,
             self.key
         )
+    }
+}
+
+/// Returns the longest time of a call that has ended, and the call.
+pub(super) fn longest_call<'a>(
+    calls: impl Iterator<Item = &'a MadeCall>,
+) -> (Duration, Vec<String>) {
+    let timed = calls.filter_map(|made| Some((made.took_ns()?, made)));
+    match timed.max_by_key(|(took_ns, _)| *took_ns) {
+        Some((took_ns, made)) => (
+            Duration::from_nanos(took_ns),
+            vec![made.line(made.began_ns)],
+        ),
+        None => (Duration::ZERO, Vec::new()),
     }
 }
 

@@ -1,28 +1,35 @@
-//! Linearizability test of a tree on memory servers, whose processes are killed and paused.
+//! Linearizability test of a tree on memory servers, whose processes are killed, paused and cut off.
 //!
 //! ```text
 //!   compute processes ──▶ calls on few keys, printed with their times          a cycle:
 //!     0  1  2     └─TCP, shm──▶ memory servers on pools                           1. a round of calls; within it, a process
-//!     └ killed, or paused for three leases    └ killed and started again          is killed or paused
+//!     └ killed, or paused for three leases    └ killed and started again          is killed, paused or cut off
 //!   this process ◀── lines                                                      2. another process reads everything
 //!                                                                               3. for each key: an order of the calls
 //! ```
+//!
+//! With [`ClusterOptions::has_hosts`], each process has a host of its own ([`network`](crate::network)). Then half of the cycles cut
+//! a host off, for seven leases or for less than half of one. What the processes sent before and during a cut arrives after it,
+//! because TCP sends it again.
 //!
 //! # What is checked
 //! CLUSTER-1  An answered call takes effect between its beginning and its end. A call that failed, or whose process was killed,
 //!            takes effect once, after its beginning and before the end of the cycle, or never. So a late write of a process
 //!            that was paused longer than its lease is a violation in the next cycle.
 //! CLUSTER-2  Scans in both directions find every key that is present throughout.
-//! CLUSTER-3  No call of another process waits for ever: each round ends within a minute. The longest time is reported.
+//! CLUSTER-3  A call of a process takes at most [`WAIT_MAX`] while another compute process is killed, paused or cut off. Each round
+//!            ends within a minute.
 //! CLUSTER-4  Memory servers keep what was acknowledged when they are killed and start again on their pools.
 //!
 //! Over shared memory, the lease server may kill a process that is paused within a batch. The figures count that.
 //!
-//! Limits: all processes are on one machine, and messages between them are not lost. A key with more than
-//! [`crate::oracle::CALLS_MAX`] calls in a cycle is not decided, which the figures report.
+//! Limits: all processes are on one machine. A key with more than [`crate::oracle::CALLS_MAX`] calls in a cycle is not decided,
+//! which the figures report.
 
 mod calls;
+mod cycle_fault;
 mod history;
+mod hosts;
 mod process;
 
 use std::path::PathBuf;
@@ -36,8 +43,10 @@ pub use calls::{
     value_bytes, value_id,
 };
 
-use crate::child::{ChildError, RunFailure};
-use history::{KeyValues, KeyVerdict, MadeCall, check_key, collect};
+use crate::child::{ChildError, RunFailure, ServerViolation};
+use cycle_fault::{ClusterNode, CycleFault, LONG_CUT};
+use history::{KeyValues, KeyVerdict, MadeCall, check_key, collect, longest_call};
+use hosts::ClusterHosts;
 pub use process::ClusterFabric;
 use process::{ClusterFiles, ComputeProcess, LEASE, MemoryProcess, write_key};
 
@@ -49,6 +58,9 @@ const BUSY_KEYS: u64 = KEYS / 4;
 const SERVERS: u16 = 2;
 /// Time after which a round that has not ended is a violation: more than any timeout of a client.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest call of a process while another compute process is killed, paused or cut off. It is the lease of that process, and
+/// five more for the detection and for a machine under load. A cut takes longer.
+pub const WAIT_MAX: Duration = LEASE.saturating_mul(6);
 
 impl ClusterFabric {
     /// Returns the latest moment of a fault after the beginning of a round, in microseconds.
@@ -69,6 +81,8 @@ pub struct ClusterOptions {
     pub folder: PathBuf,
     /// How compute processes reach the memory servers.
     pub fabric: ClusterFabric,
+    /// Whether each process has a host of its own, which cycles cut off.
+    pub has_hosts: bool,
     /// Number of cycles.
     pub cycles: u64,
     /// Number of compute processes, at least 2.
@@ -94,6 +108,12 @@ pub struct ClusterFigures {
     pub expelled: u64,
     /// Memory servers killed and started again.
     pub restarts: u64,
+    /// Hosts of compute processes cut off for seven leases.
+    pub cuts: u64,
+    /// Hosts of compute processes cut off for less than half of a lease.
+    pub short_cuts: u64,
+    /// Hosts of memory servers cut off.
+    pub server_cuts: u64,
     /// Calls that were answered.
     pub answered: u64,
     /// Calls that failed with an error.
@@ -102,37 +122,18 @@ pub struct ClusterFigures {
     pub in_flight: u64,
     /// Locks taken from dead or fenced processes.
     pub taken_over: u64,
+    /// Those that were taken while a compute process was cut off for seven leases.
+    pub taken_in_cuts: u64,
     /// Splits and merges completed for dead processes.
     pub mended: u64,
     /// Histories of a key that an order explains.
     pub histories: u64,
     /// Histories with too many calls for the search.
     pub given_up: u64,
-    /// Longest call of a process that was not killed or paused, in cycles without a restart of a memory server.
+    /// Longest call of a process that was not killed, paused or cut off, in cycles without a fault of a memory server.
     pub longest: Duration,
     /// Duration of the run.
     pub elapsed: Duration,
-}
-
-/// The fault of a cycle.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum CycleFault {
-    None,
-    Kill(usize),
-    Pause(usize),
-    Restart(usize),
-}
-
-impl CycleFault {
-    fn draw(processes: usize, rng: &mut Rng) -> CycleFault {
-        let process = rng.below(processes as u64) as usize;
-        match rng.below(8) {
-            0 => CycleFault::None,
-            1..4 => CycleFault::Kill(process),
-            4 | 5 => CycleFault::Pause(process),
-            _ => CycleFault::Restart(rng.below(SERVERS.into()) as usize),
-        }
-    }
 }
 
 /// Runs all cycles, and calls `progress` with the counters after each.
@@ -149,7 +150,7 @@ pub fn run(
     let mut figures = ClusterFigures::default();
     let mut values = KeyValues::new();
     for cycle in 0..options.cycles {
-        let fault = CycleFault::draw(options.processes, &mut rng);
+        let fault = CycleFault::draw(options, &mut rng);
         let mut calls = cluster.round(cycle, fault, &mut rng)?;
         let reader = rng.below(options.processes as u64) as usize;
         calls.extend(cluster.read_all(reader)?);
@@ -160,6 +161,9 @@ pub fn run(
             .filter_map(|(key, id)| Some((key, id?)))
             .collect();
         count(&calls, fault, &mut figures);
+        figures.longest = figures
+            .longest
+            .max(check_waits(&calls, fault).map_err(RunFailure::Violation)?);
         for key in 0..KEYS {
             match check_key(key, &calls, &values, &read) {
                 KeyVerdict::Holds => figures.histories += 1,
@@ -169,7 +173,11 @@ pub fn run(
         }
         values = read;
         figures.cycles += 1;
-        figures.taken_over += std::mem::take(&mut cluster.taken_over);
+        let taken_over = std::mem::take(&mut cluster.taken_over);
+        figures.taken_over += taken_over;
+        if matches!(fault, CycleFault::Cut(ClusterNode::Compute(_), LONG_CUT)) {
+            figures.taken_in_cuts += taken_over;
+        }
         figures.mended += std::mem::take(&mut cluster.mended);
         figures.expelled += std::mem::take(&mut cluster.expelled);
         figures.elapsed = began.elapsed();
@@ -186,28 +194,40 @@ fn count(calls: &[MadeCall], fault: CycleFault, figures: &mut ClusterFigures) {
     figures.in_flight += calls().filter(|made| made.is_in_flight()).count() as u64;
     figures.failed += calls().filter(|made| made.has_failed()).count() as u64;
     figures.answered += calls().filter(|made| made.is_answered()).count() as u64;
-    let struck = match fault {
-        CycleFault::None => None,
-        CycleFault::Kill(process) | CycleFault::Pause(process) => Some(process as u64),
-        CycleFault::Restart(_) => {
-            figures.restarts += 1;
-            return;
-        }
-    };
     match fault {
+        CycleFault::None => {}
         CycleFault::Kill(_) => figures.kills += 1,
         CycleFault::Pause(_) => figures.pauses += 1,
-        CycleFault::None | CycleFault::Restart(_) => {}
+        CycleFault::Restart(_) => figures.restarts += 1,
+        CycleFault::Cut(ClusterNode::Memory(_), _) => figures.server_cuts += 1,
+        CycleFault::Cut(ClusterNode::Compute(_), LONG_CUT) => figures.cuts += 1,
+        CycleFault::Cut(ClusterNode::Compute(_), _) => figures.short_cuts += 1,
     }
-    let others = calls().filter(|made| struck.is_none_or(|process| !made.is_of(process)));
-    let longest = others.filter_map(MadeCall::took_ns).max().unwrap_or(0);
-    figures.longest = figures.longest.max(Duration::from_nanos(longest));
+}
+
+/// Checks the times of the calls of processes that `fault` has not struck (CLUSTER-3). Returns the longest.
+fn check_waits(calls: &[MadeCall], fault: CycleFault) -> Result<Duration, ServerViolation> {
+    let struck = fault.struck().map(|process| process as u64);
+    let others = calls
+        .iter()
+        .filter(|made| !made.is_of(READING) && struck.is_none_or(|process| !made.is_of(process)));
+    let (longest, history) = longest_call(others);
+    match fault {
+        _ if fault.is_of_server() => Ok(Duration::ZERO),
+        _ if longest <= WAIT_MAX => Ok(longest),
+        _ => Err(ServerViolation {
+            key: "of another process".into(),
+            what: format!("a call took {longest:?}, expected at most {WAIT_MAX:?}"),
+            history,
+        }),
+    }
 }
 
 /// The processes of a run.
 struct Cluster<'a> {
     options: &'a ClusterOptions,
     files: ClusterFiles,
+    hosts: Option<ClusterHosts>,
     memory: Vec<MemoryProcess>,
     compute: Vec<ComputeProcess>,
     addresses: String,
@@ -224,21 +244,29 @@ impl Cluster<'_> {
             fabric: options.fabric,
         };
         write_key(&files.key(), options.seed)?;
-        let any = ([127, 0, 0, 1], 0).into();
+        let hosts = match options.has_hosts {
+            true => Some(ClusterHosts::new(SERVERS.into(), options.processes)?),
+            false => None,
+        };
+        let host = |node| hosts.as_ref().map(|hosts| hosts.of(node));
         let mut memory: Vec<MemoryProcess> = Vec::new();
         for number in 0..SERVERS {
             let lease_server = memory.first().map(MemoryProcess::address);
-            memory.push(MemoryProcess::start(&files, number, any, lease_server)?);
+            let host = host(ClusterNode::Memory(number.into()));
+            memory.push(MemoryProcess::start(&files, host, number, lease_server)?);
         }
         let addresses: Vec<_> = memory.iter().map(|server| server.name(&files)).collect();
         let addresses = addresses.join(",");
-        files.create_tree(&addresses)?;
-        let compute = (0..options.processes)
-            .map(|_| ComputeProcess::start(&files, &addresses, options.clients));
+        files.create_tree(host(ClusterNode::Compute(0)), &addresses)?;
+        let compute = (0..options.processes).map(|number| {
+            let host = host(ClusterNode::Compute(number));
+            ComputeProcess::start(&files, host, &addresses, options.clients)
+        });
         let mut cluster = Cluster {
             options,
             compute: compute.collect::<Result<_, _>>()?,
             files,
+            hosts,
             memory,
             addresses,
             taken_over: 0,
@@ -265,30 +293,17 @@ impl Cluster<'_> {
             let calls = self.options.calls;
             process.begin(&format!("calls {ids} {first} {BUSY_KEYS} {calls}"))?;
         }
-        thread::sleep(Duration::from_micros(
-            rng.below(self.options.fabric.fault_us_max()),
-        ));
-        let mut calls = Vec::new();
         match fault {
-            CycleFault::None => {}
-            CycleFault::Kill(number) => {
-                calls.extend(collect(number as u64, self.compute[number].kill()?));
-                self.start_again(number)?;
+            CycleFault::Cut(ClusterNode::Compute(number), _) => {
+                // Within its round, which is short: so it often holds a lock.
+                let calls = self.options.clients as u64 * self.options.calls;
+                self.compute[number].wait_for_lines(rng.below(2 * calls) as usize);
             }
-            CycleFault::Pause(number) => {
-                let process = &mut self.compute[number];
-                process.pause(3 * LEASE)?;
-                if let Some(lines) = process.killed_lines()? {
-                    calls.extend(collect(number as u64, lines));
-                    self.start_again(number)?;
-                    self.expelled += 1;
-                }
-            }
-            CycleFault::Restart(number) => {
-                let lease_server = (number > 0).then(|| self.memory[0].address());
-                self.memory[number].restart(&self.files, lease_server)?;
-            }
+            _ => thread::sleep(Duration::from_micros(
+                rng.below(self.options.fabric.fault_us_max()),
+            )),
         }
+        let mut calls = self.strike(fault)?;
         // A process that was started in place of a killed one ends the round when it is connected.
         for number in 0..self.compute.len() {
             let lines = self.end_round(number)?;
@@ -297,10 +312,47 @@ impl Cluster<'_> {
         Ok(calls)
     }
 
+    /// Executes `fault`, until it is over. Returns the calls of a process that has ended.
+    fn strike(&mut self, fault: CycleFault) -> Result<Vec<MadeCall>, ChildError> {
+        match fault {
+            CycleFault::None => {}
+            CycleFault::Kill(number) => {
+                let lines = self.compute[number].kill()?;
+                self.start_again(number)?;
+                return Ok(collect(number as u64, lines));
+            }
+            CycleFault::Pause(number) => {
+                let process = &mut self.compute[number];
+                process.pause(3 * LEASE)?;
+                if let Some(lines) = process.killed_lines()? {
+                    self.start_again(number)?;
+                    self.expelled += 1;
+                    return Ok(collect(number as u64, lines));
+                }
+            }
+            CycleFault::Restart(number) => {
+                let lease_server = (number > 0).then(|| self.memory[0].address());
+                let hosts = self.hosts.as_ref();
+                let host = hosts.map(|hosts| hosts.of(ClusterNode::Memory(number)));
+                self.memory[number].restart(&self.files, host, lease_server)?;
+            }
+            CycleFault::Cut(node, time) => {
+                if let Some(hosts) = &mut self.hosts {
+                    hosts.cut(node)?;
+                    thread::sleep(time);
+                    hosts.join(node)?;
+                }
+            }
+        }
+        Ok(Vec::new())
+    }
+
     /// Starts a process in place of the killed one.
     fn start_again(&mut self, number: usize) -> Result<(), ChildError> {
         let clients = self.options.clients;
-        self.compute[number] = ComputeProcess::start(&self.files, &self.addresses, clients)?;
+        let hosts = self.hosts.as_ref();
+        let host = hosts.map(|hosts| hosts.of(ClusterNode::Compute(number)));
+        self.compute[number] = ComputeProcess::start(&self.files, host, &self.addresses, clients)?;
         Ok(())
     }
 
@@ -317,5 +369,54 @@ impl Cluster<'_> {
             self.mended += mended;
         }
         Ok(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_of_another_process_that_waits_for_the_end_of_a_cut_is_a_violation() {
+        let took = |time: Duration| {
+            let end = format!("end 1 {} stored", time.as_nanos());
+            let lines = ["begin 1 0 7 put 5", &end].map(|line| line.parse().unwrap());
+            collect(0, lines.to_vec())
+        };
+        let cut = |process| CycleFault::Cut(ClusterNode::Compute(process), LONG_CUT);
+        let waited = took(LONG_CUT);
+        assert!(check_waits(&waited, cut(1)).is_err());
+        assert!(check_waits(&waited, CycleFault::Kill(1)).is_err());
+        assert!(check_waits(&waited, CycleFault::None).is_err());
+        assert_eq!(check_waits(&waited, cut(0)).unwrap(), Duration::ZERO);
+        let of_server = CycleFault::Cut(ClusterNode::Memory(0), LONG_CUT);
+        for fault in [of_server, CycleFault::Restart(0)] {
+            assert_eq!(check_waits(&waited, fault).unwrap(), Duration::ZERO);
+        }
+        assert_eq!(check_waits(&took(WAIT_MAX), cut(1)).unwrap(), WAIT_MAX);
+    }
+
+    #[test]
+    fn half_of_the_faults_of_a_cluster_with_hosts_cut_one_off() {
+        let options = |has_hosts| ClusterOptions {
+            program: PathBuf::new(),
+            folder: PathBuf::new(),
+            fabric: ClusterFabric::Tcp,
+            has_hosts,
+            cycles: 1,
+            processes: 3,
+            clients: 1,
+            calls: 1,
+            seed: 1,
+        };
+        let mut rng = Rng::new(1);
+        let mut cuts = |has_hosts| {
+            let options = options(has_hosts);
+            let drawn = (0..1000).map(|_| CycleFault::draw(&options, &mut rng));
+            let cuts = drawn.filter(|fault| matches!(fault, CycleFault::Cut(..)));
+            cuts.count()
+        };
+        assert_eq!(cuts(false), 0);
+        assert!((400..600).contains(&cuts(true)));
     }
 }

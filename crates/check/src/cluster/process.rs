@@ -1,7 +1,7 @@
 //! The processes of a cluster: memory servers and compute processes.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -13,16 +13,20 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::calls::{ClusterLine, UnknownLine};
 use crate::child::ChildError;
+use crate::network::Host;
 
 /// Duration of the lease of a compute process.
 pub(super) const LEASE: Duration = Duration::from_millis(300);
 /// Duration of the lease of a memory server.
 const MEMBER_LEASE: Duration = Duration::from_millis(200);
 
+/// Port of a memory server that has a host of its own.
+const HOST_PORT: u16 = 7411;
+
 /// How the compute processes reach the memory servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClusterFabric {
-    /// By TCP over loopback.
+    /// By TCP.
     Tcp,
     /// By mapping the files of the servers.
     Shm,
@@ -45,6 +49,14 @@ impl ClusterFiles {
         self.folder.join(format!("memory{number}"))
     }
 
+    /// Returns the command that runs the program, on `host` if there is one.
+    fn command(&self, host: Option<&Host>) -> Command {
+        match host {
+            Some(host) => host.command(&self.program),
+            None => Command::new(&self.program),
+        }
+    }
+
     fn spawn(&self, command: &mut Command) -> Result<Child, ChildError> {
         command.spawn().map_err(|source| ChildError::Start {
             program: self.program.clone(),
@@ -53,8 +65,12 @@ impl ClusterFiles {
     }
 
     /// Creates the tree on the memory servers at `addresses`.
-    pub(super) fn create_tree(&self, addresses: &str) -> Result<(), ChildError> {
-        let mut command = Command::new(&self.program);
+    pub(super) fn create_tree(
+        &self,
+        host: Option<&Host>,
+        addresses: &str,
+    ) -> Result<(), ChildError> {
+        let mut command = self.command(host);
         command.args(["tree", "create", "--servers", addresses, "--key-file"]);
         command.arg(self.key()).args(["--value-bytes", "4096"]);
         let output = command.output().map_err(ChildError::Process)?;
@@ -76,14 +92,28 @@ pub(super) struct MemoryProcess {
 }
 
 impl MemoryProcess {
-    /// Starts memory server `number`.
+    /// Starts memory server `number`, on `host` if there is one.
     pub(super) fn start(
         files: &ClusterFiles,
+        host: Option<&Host>,
+        number: u16,
+        lease_server: Option<SocketAddr>,
+    ) -> Result<MemoryProcess, ChildError> {
+        let listen = match host {
+            Some(host) => (host.address(), HOST_PORT).into(),
+            None => (Ipv4Addr::LOCALHOST, 0).into(),
+        };
+        MemoryProcess::start_at(files, host, number, listen, lease_server)
+    }
+
+    fn start_at(
+        files: &ClusterFiles,
+        host: Option<&Host>,
         number: u16,
         listen: SocketAddr,
         lease_server: Option<SocketAddr>,
     ) -> Result<MemoryProcess, ChildError> {
-        let mut command = Command::new(&files.program);
+        let mut command = files.command(host);
         command
             .args(["memory-server", "--size", "256mb", "--lock-size", "64kb"])
             .args(["--chunk-size", "64kb", "--number", &number.to_string()])
@@ -137,10 +167,11 @@ impl MemoryProcess {
     pub(super) fn restart(
         &mut self,
         files: &ClusterFiles,
+        host: Option<&Host>,
         lease_server: Option<SocketAddr>,
     ) -> Result<(), ChildError> {
         kill(&mut self.child)?;
-        *self = MemoryProcess::start(files, self.number, self.address, lease_server)?;
+        *self = MemoryProcess::start_at(files, host, self.number, self.address, lease_server)?;
         Ok(())
     }
 }
@@ -201,13 +232,15 @@ pub(super) struct ComputeProcess {
 }
 
 impl ComputeProcess {
-    /// Starts a process with `clients` clients of the tree. Its connection to the memory servers is its first round.
+    /// Starts a process with `clients` clients of the tree, on `host` if there is one. Its connection to the memory servers is
+    /// its first round.
     pub(super) fn start(
         files: &ClusterFiles,
+        host: Option<&Host>,
         addresses: &str,
         clients: usize,
     ) -> Result<ComputeProcess, ChildError> {
-        let mut command = Command::new(&files.program);
+        let mut command = files.command(host);
         command.args([
             "check",
             "cluster-client",
@@ -236,6 +269,15 @@ impl ComputeProcess {
         self.rounds += 1;
         let written = writeln!(self.stdin, "{command}");
         written.map_err(|_| ChildError::Round("a compute process ended between rounds".into()))
+    }
+
+    /// Waits until the process has printed `count` lines in this round, or the round has ended.
+    pub(super) fn wait_for_lines(&self, count: usize) {
+        let mut state = self.printed.state();
+        while state.lines.len() < count && state.done < self.rounds && !state.is_ended {
+            let waited = self.printed.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Waits until the round has ended. Returns its lines.

@@ -1,17 +1,19 @@
 //! `farbank bench tree`: runs the Sherman tree and its baselines on a simulated cluster like the paper's, in virtual
 //! time; with `--fabric tcp` or `--fabric shm`, over TCP or shared memory in real time.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
-use farbank_bench::tree::measured::{self, MeasuredFabric, MeasuredOptions};
+use farbank_bench::tree::measured::{self, MeasuredFabric, MeasuredOptions, ServerChoice};
 use farbank_bench::tree::{self, TreeExperiment, TreeMix, TreeSystem};
+use farbank_fabric::shm::ServerAddress;
 use farbank_fabric::tcp::WaitMode;
 use serde_json::json;
 
 use super::report::{OutputForm, measure, table};
 use crate::common::choice::{described, experiment, one_of};
-use crate::common::{Failure, size};
+use crate::common::{Failure, read_key, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,6 +39,8 @@ Examples:
       more clients, whose threads do not sleep while they wait
   farbank bench tree --fabric shm --threads 2 --mix ycsb-b
       measured over shared memory: two compute servers
+  farbank bench tree --fabric tcp --memory-servers 10.0.0.1:7411,10.0.0.2:7411 --key-file key --system sherman
+      measured over the network, on memory servers of other hosts
   farbank bench tree --system fg --skew 0 --key-bytes 64 --cache 1mb --entries 200000
       a different tree, cluster and load";
 
@@ -70,6 +74,19 @@ pub(crate) struct BenchTree {
     /// Measured, number of memory servers. Default: 2.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=64))]
     servers: Option<u16>,
+    /// Measured: memory servers that run already, in the order of their numbers, with new memory: IP:PORT, or shm:FILE. They get
+    /// the tree of one system. Default: threads of this process.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        conflicts_with = "servers",
+        requires = "key_file"
+    )]
+    memory_servers: Vec<ServerAddress>,
+    /// Key of --memory-servers.
+    #[arg(long, value_name = "FILE", requires = "memory_servers")]
+    key_file: Option<PathBuf>,
     /// Threads of each compute server. Default: 22. Measured, number of compute servers, each of one thread. Default: 1.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=128))]
     threads: Option<u16>,
@@ -104,9 +121,9 @@ pub(crate) struct BenchTree {
 enum FabricChoice {
     /// A simulated cluster in virtual time.
     Sim,
-    /// TCP over loopback in real time, with the memory servers in threads of this process.
+    /// TCP in real time, by default over loopback with the memory servers in threads of this process.
     Tcp,
-    /// Shared memory in real time, with the memory servers in threads of this process.
+    /// Shared memory in real time, by default with the memory servers in threads of this process.
     Shm,
 }
 
@@ -148,6 +165,10 @@ impl BenchTree {
     }
 
     fn simulate(self) -> Result<(), Failure> {
+        if !self.memory_servers.is_empty() {
+            let text = "--memory-servers needs --fabric tcp or --fabric shm";
+            return Err(Failure::Usage(text.into()));
+        }
         let options = tree::TreeOptions {
             experiment: self.experiment,
             systems: match self.system.is_empty() {
@@ -181,6 +202,30 @@ impl BenchTree {
         })
     }
 
+    /// Returns the memory servers of a measured run.
+    fn server_choice(&self, fabric: MeasuredFabric) -> Result<ServerChoice, Failure> {
+        let Some(key_file) = &self.key_file else {
+            return Ok(ServerChoice::Threads(self.servers.unwrap_or(2)));
+        };
+        let is_mapped = |address: &ServerAddress| matches!(address, ServerAddress::Shm(_));
+        let is_shm = fabric == MeasuredFabric::Shm;
+        let other = |address: &&ServerAddress| is_mapped(address) != is_shm;
+        if let Some(address) = self.memory_servers.iter().find(other) {
+            let name = fabric.name();
+            return Err(Failure::Usage(format!(
+                "--memory-servers: {address} is not reached with --fabric {name}"
+            )));
+        }
+        if self.system.len() != 1 {
+            let text = "--memory-servers get the tree of one system: give one --system";
+            return Err(Failure::Usage(text.into()));
+        }
+        Ok(ServerChoice::Running {
+            addresses: self.memory_servers.clone(),
+            key: read_key(key_file)?,
+        })
+    }
+
     fn measure(self, fabric: MeasuredFabric) -> Result<(), Failure> {
         if self.system.contains(&TreeSystem::ShermanPublished) {
             let name = fabric.name();
@@ -189,6 +234,11 @@ impl BenchTree {
             )));
         }
         let window_us = self.window_us.unwrap_or(2_000_000);
+        let servers = self.server_choice(fabric)?;
+        let count = match &servers {
+            ServerChoice::Threads(count) => usize::from(*count),
+            ServerChoice::Running { addresses, .. } => addresses.len(),
+        };
         let options = MeasuredOptions {
             fabric,
             systems: match self.system.is_empty() {
@@ -197,7 +247,7 @@ impl BenchTree {
             },
             mix: self.mix.with_range(self.range as usize),
             theta: self.skew,
-            servers: self.servers.unwrap_or(2),
+            servers,
             threads: self.threads.unwrap_or(1),
             coroutines: self.coroutines.unwrap_or(8),
             entries: self.entries.unwrap_or(100_000),
@@ -212,7 +262,7 @@ impl BenchTree {
             seed: self.seed,
         };
         let settings = json!({
-            "fabric": fabric.name(), "mix": options.mix.name, "skew": options.theta, "servers": options.servers,
+            "fabric": fabric.name(), "mix": options.mix.name, "skew": options.theta, "servers": count,
             "clients": options.threads * options.coroutines, "entries": options.entries,
             "window_us": window_us, "seed": options.seed,
         });

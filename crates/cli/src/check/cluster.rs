@@ -1,4 +1,4 @@
-//! `farbank check cluster`: kills and pauses the processes of a tree on memory servers, and checks that the calls of its clients
+//! `farbank check cluster`: kills, pauses and cuts off the processes of a tree on memory servers, and checks that the calls of its clients
 //! are linearizable. And the compute process that it starts.
 
 use std::io::{BufRead, Write};
@@ -26,15 +26,20 @@ Examples:
   farbank check cluster --processes 4 --clients 8 --seed 7
       more processes and clients
   farbank check cluster --fabric shm --processes 4
-      by shared memory";
+      by shared memory
+  farbank check cluster --hosts --cycles 300
+      each process on a host of its own, a network namespace; half of the cycles cut a host off (needs root and iproute2)";
 
-/// Kill and pause processes of a tree on memory servers, and check that the recorded calls are linearizable.
+/// Kill, pause and cut off processes of a tree on memory servers, and check that the recorded calls are linearizable.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CheckClusterArgs {
     /// How the compute processes reach the memory servers.
     #[arg(long, value_enum, default_value = "tcp")]
     fabric: ClusterFabricChoice,
+    /// Run each process on a host of its own, a network namespace, and cut hosts off. Needs root and iproute2.
+    #[arg(long)]
+    hosts: bool,
     /// Number of cycles. Most kill, pause or restart a process.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = value_parser!(u64).range(1..))]
     cycles: u64,
@@ -57,7 +62,7 @@ pub(crate) struct CheckClusterArgs {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ClusterFabricChoice {
-    /// By TCP over loopback.
+    /// By TCP.
     Tcp,
     /// By shared memory: they map the files of the memory servers.
     Shm,
@@ -77,6 +82,7 @@ impl CheckClusterArgs {
                 ClusterFabricChoice::Tcp => ClusterFabric::Tcp,
                 ClusterFabricChoice::Shm => ClusterFabric::Shm,
             },
+            has_hosts: self.hosts,
             cycles: self.cycles,
             processes: self.processes as usize,
             clients: self.clients as usize,
@@ -103,18 +109,23 @@ impl CheckFigures for ClusterFigures {
 
     fn line(&self) -> String {
         format!(
-            "{} cycles ({} kills and {} pauses of compute processes, {} of them killed by the lease server, {} restarts of memory servers), {} calls answered, {} failed, {} \
-         in flight at a kill, {} locks taken over, {} nodes mended, {} histories linearizable, {} not decided, longest call of \
+            "{} cycles ({} kills and {} pauses of compute processes, {} of them killed by the lease server, {} restarts of memory servers, \
+         {} long and {} short cuts of compute processes, {} of memory servers), {} calls answered, {} failed, {} \
+         in flight at a kill, {} locks taken over, {} of them during a long cut, {} nodes mended, {} histories linearizable, {} not decided, longest call of \
          another process {:.0} ms; {:.1} s",
             self.cycles,
             self.kills,
             self.pauses,
             self.expelled,
             self.restarts,
+            self.cuts,
+            self.short_cuts,
+            self.server_cuts,
             self.answered,
             self.failed,
             self.in_flight,
             self.taken_over,
+            self.taken_in_cuts,
             self.mended,
             self.histories,
             self.given_up,
@@ -126,8 +137,8 @@ impl CheckFigures for ClusterFigures {
     fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "check": "cluster", "holds": true, "cycles": self.cycles, "kills": self.kills, "pauses": self.pauses, "expelled": self.expelled,
-            "restarts": self.restarts, "answered": self.answered, "failed": self.failed, "in_flight": self.in_flight,
-            "taken_over": self.taken_over, "mended": self.mended, "histories": self.histories,
+            "restarts": self.restarts, "cuts": self.cuts, "short_cuts": self.short_cuts, "server_cuts": self.server_cuts, "answered": self.answered, "failed": self.failed, "in_flight": self.in_flight,
+            "taken_over": self.taken_over, "taken_in_cuts": self.taken_in_cuts, "mended": self.mended, "histories": self.histories,
             "given_up": self.given_up, "longest_ms": self.longest.as_secs_f64() * 1e3,
             "elapsed_s": self.elapsed.as_secs_f64(),
         })

@@ -1,7 +1,7 @@
-//! Memory servers in threads of this process, with a filled tree. For shared memory, their memories are files.
+//! Memory servers with a filled tree: threads of this process, whose memories are files for shared memory, or other processes.
 
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 use farbank_tree::{Config, FillTarget};
 use tempfile::TempDir;
 
-use super::{MeasuredFabric, MeasuredOptions, failed};
+use super::{MeasuredFabric, MeasuredOptions, ServerChoice, failed};
 use crate::figure::Error;
 
 /// Fill of the nodes at the start.
@@ -26,27 +26,63 @@ pub(super) const LOCK_DOUBT: Duration = Duration::from_millis(50);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of each memory server besides the nodes.
 const SPARE_BYTES: u64 = 128 << 20;
-/// The memory servers are reachable only on loopback, for the time of the run.
+/// Bytes at the start of each server's memory that are zero if nothing was written there.
+const HEAD_BYTES: usize = 128;
+/// The memory servers of this process are reachable only on loopback, for the time of the run.
 const KEY: [u8; 16] = *b"a benchmark only";
 
-/// The memory servers.
-pub(super) struct LocalCluster {
-    addresses: Vec<SocketAddr>,
-    /// Folder of the memories, for shared memory.
+/// Memory servers with a tree: threads of this process, or processes that ran before.
+pub(super) struct MemoryServers {
+    addresses: Vec<ServerAddress>,
+    key: SharedKey,
+    /// Folder of the memories of this process's servers, for shared memory.
     folder: Option<TempDir>,
-    /// Their drop ends the servers.
+    /// Servers of this process, which end with this value.
     servers: Vec<TcpServer>,
 }
 
-impl LocalCluster {
-    /// Starts memory servers, and fills the tree with `entries`.
+impl MemoryServers {
+    /// Starts memory servers, unless they run already, and fills the tree with `entries`.
     pub(super) fn start(
         options: &MeasuredOptions,
         config: &Config,
         entries: impl Iterator<Item = (u64, u64)>,
-    ) -> Result<LocalCluster, Error> {
-        let mut cluster = LocalCluster {
+    ) -> Result<MemoryServers, Error> {
+        let servers = match &options.servers {
+            ServerChoice::Threads(count) => MemoryServers::start_all(options, *count, config)?,
+            ServerChoice::Running { addresses, key } => MemoryServers {
+                addresses: addresses.clone(),
+                key: key.clone(),
+                folder: None,
+                servers: Vec::new(),
+            },
+        };
+        let reactor = Reactor::new(options.wait).map_err(failed)?;
+        let fabric = servers.connect(&reactor)?;
+        reactor.block_on(check_empty(&fabric))?;
+        let mut fill = RemoteFill {
+            fabric: &fabric,
+            error: None,
+        };
+        farbank_tree::fill(config, fabric.servers(), FILLED, entries, &mut fill);
+        match fill.error {
+            Some(error) => Err(error),
+            None => reactor
+                .block_on(fabric.leave())
+                .map_err(failed)
+                .map(|()| servers),
+        }
+    }
+
+    /// Starts `count` servers in threads of this process.
+    fn start_all(
+        options: &MeasuredOptions,
+        count: u16,
+        config: &Config,
+    ) -> Result<MemoryServers, Error> {
+        let mut servers = MemoryServers {
             addresses: Vec::new(),
+            key: SharedKey::new(KEY).expect("the key is long enough"),
             folder: match options.fabric {
                 MeasuredFabric::Tcp => None,
                 MeasuredFabric::Shm => Some(memory_folder()?),
@@ -55,73 +91,75 @@ impl LocalCluster {
         };
         let leaf_entries = config.layout.entries() as u64 / 2;
         let nodes = options.entries * 2 / leaf_entries + 1024;
-        let bytes = nodes * config.layout.node_bytes as u64 / u64::from(options.servers);
-        for number in 0..options.servers {
-            cluster.start_server(number, bytes + SPARE_BYTES, options.wait)?;
+        let bytes = nodes * config.layout.node_bytes as u64 / u64::from(count);
+        for number in 0..count {
+            servers.start_server(number, bytes + SPARE_BYTES, options.wait)?;
         }
-        let reactor = Reactor::new(options.wait).map_err(failed)?;
-        let fabric = cluster.connect(&reactor)?;
-        let mut fill = RemoteFill {
-            fabric: &fabric,
-            error: None,
-        };
-        farbank_tree::fill(config, options.servers, FILLED, entries, &mut fill);
-        match fill.error {
-            Some(error) => Err(error),
-            None => reactor
-                .block_on(fabric.leave())
-                .map_err(failed)
-                .map(|()| cluster),
-        }
+        Ok(servers)
     }
 
     fn start_server(&mut self, number: u16, bytes: u64, wait: WaitMode) -> Result<(), Error> {
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let path = self.memory(number);
+        let folder = self.folder.as_ref().map(TempDir::path);
+        let path = folder.map(|folder| folder.join(format!("memory{number}")));
         let medium = match &path {
             None => Mapped::anonymous(bytes).map_err(failed)?,
             Some(path) => create_memory(path, bytes)?,
         };
         let memory = WordMemory::open(medium, MemorySettings::new(number), 1).map_err(failed)?;
         let node = MemoryNode::new(memory, LeaseSettings::default());
-        let node = Arc::new(match path {
-            None => node,
-            Some(path) => node.shared_at(path),
-        });
+        let (node, reached) = match path {
+            None => (node, ServerAddress::Tcp(address)),
+            Some(path) => (node.shared_at(&path), ServerAddress::Shm(path)),
+        };
         let settings = TcpServerSettings {
-            lease_server: self.addresses.first().copied(),
+            lease_server: self.servers.first().map(TcpServer::address),
             wait,
-            ..TcpServerSettings::new(key())
+            ..TcpServerSettings::new(self.key.clone())
         };
         self.servers
-            .push(TcpServer::start(listener, node, settings).map_err(failed)?);
-        self.addresses.push(address);
+            .push(TcpServer::start(listener, Arc::new(node), settings).map_err(failed)?);
+        self.addresses.push(reached);
         Ok(())
     }
 
-    /// Returns the file of a memory, for shared memory.
-    pub(super) fn memory(&self, number: u16) -> Option<PathBuf> {
-        let folder = self.folder.as_ref()?;
-        Some(folder.path().join(format!("memory{number}")))
+    /// Returns the number of servers.
+    pub(super) fn count(&self) -> u16 {
+        self.addresses.len() as u16
+    }
+
+    /// Returns the files of the memories, for shared memory.
+    pub(super) fn memories(&self) -> impl Iterator<Item = &Path> {
+        self.addresses.iter().filter_map(|address| match address {
+            ServerAddress::Shm(path) => Some(path.as_path()),
+            ServerAddress::Tcp(_) => None,
+        })
     }
 
     /// Connects a compute server.
     pub(super) fn connect(&self, reactor: &Reactor) -> Result<ShmFabric, Error> {
         let settings = ShmSettings {
-            servers: (0..)
-                .zip(&self.addresses)
-                .map(|(number, address)| match self.memory(number) {
-                    None => ServerAddress::Tcp(*address),
-                    Some(path) => ServerAddress::Shm(path),
-                })
-                .collect(),
+            servers: self.addresses.clone(),
             compute: None,
-            key: key(),
+            key: self.key.clone(),
             timeout: TIMEOUT,
         };
         ShmFabric::connect(reactor, settings).map_err(failed)
     }
+}
+
+/// Checks that the memory servers have no tree and no other data.
+async fn check_empty(fabric: &ShmFabric) -> Result<(), Error> {
+    for server in 0..fabric.servers() {
+        let head = fabric.read(GAddr::host(server, 0), HEAD_BYTES).await;
+        if head.map_err(failed)?.iter().any(|byte| *byte != 0) {
+            return Err(failed(format!(
+                "memory server {server} has data, expected a server that was started with new memory"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Creates a folder in memory, or where temporary files are if there is no tmpfs at /dev/shm.
@@ -141,10 +179,6 @@ fn create_memory(path: &Path, bytes: u64) -> Result<Mapped, Error> {
         AnyMedium::Mapped(medium) => Ok(medium),
         AnyMedium::File(_) => Err(failed("the memory cannot be mapped")),
     }
-}
-
-fn key() -> SharedKey {
-    SharedKey::new(KEY).expect("the key is long enough")
 }
 
 /// Writes the nodes of a new tree through a fabric, until an error.

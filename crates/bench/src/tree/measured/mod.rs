@@ -15,7 +15,8 @@
 //!    ratio to as many bare round trips. By shared memory, a bare copy of a node replaces the bare round trip;
 //! 2. all clients run the mix in a closed loop: throughput and latencies.
 //!
-//! Clients and servers share the CPUs of one machine. So part 2 measures the CPU time of both sides, not a network. Words
+//! By default, clients and servers share the CPUs of one machine. So part 2 measures the CPU time of both sides, not a network. With
+//! [`ServerChoice::Running`] the memory servers are other processes, also on other hosts. Words
 //! are values, and nodes have checksums. Every result is verified (`verified`), and all entries at the end.
 //!
 //! By shared memory, the compute servers map the memories, each for itself, as processes do.
@@ -28,8 +29,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farbank_fabric::shm::ShmFabric;
-use farbank_fabric::tcp::{Reactor, WaitMode};
+use farbank_fabric::shm::{ServerAddress, ShmFabric};
+use farbank_fabric::tcp::{Reactor, SharedKey, WaitMode};
 use farbank_fabric::{Fabric, GAddr, Nanos};
 use farbank_pm::media::share_path;
 use farbank_pm::rng::Rng;
@@ -38,7 +39,7 @@ use farbank_tree::op_stats::TreeStats;
 use farbank_tree::{Client, Compute, Config, TreeError};
 use hdrhistogram::Histogram;
 
-use self::cluster::LocalCluster;
+use self::cluster::MemoryServers;
 use self::verified::{perform, verify_all};
 use super::load::{RunKeys, TreeMix, TreeOp};
 use super::options::TreeSystem;
@@ -64,6 +65,20 @@ impl MeasuredFabric {
     }
 }
 
+/// The memory servers of a measured run.
+#[derive(Clone, Debug)]
+pub enum ServerChoice {
+    /// So many threads of this process.
+    Threads(u16),
+    /// Processes that were started with new memory, for one system.
+    Running {
+        /// Their addresses, in the order of their numbers.
+        addresses: Vec<ServerAddress>,
+        /// The key that they share.
+        key: SharedKey,
+    },
+}
+
 /// Options of a measured run.
 #[derive(Clone, Debug)]
 pub struct MeasuredOptions {
@@ -75,8 +90,8 @@ pub struct MeasuredOptions {
     pub mix: TreeMix,
     /// Skew of the keys, 0 to 0.99.
     pub theta: f64,
-    /// Number of memory servers.
-    pub servers: u16,
+    /// The memory servers.
+    pub servers: ServerChoice,
     /// Number of compute servers. Each is a thread.
     pub threads: u16,
     /// Clients of each compute server.
@@ -127,7 +142,7 @@ pub fn run(options: &MeasuredOptions, watch: ProgressFn<'_>) -> Result<Report, E
             ..system.config().with_checksums()
         };
         let keys = Arc::new(RunKeys::new(options.entries, options.theta));
-        let cluster = LocalCluster::start(options, &config, keys.start())?;
+        let cluster = MemoryServers::start(options, &config, keys.start())?;
         step("one client")?;
         let unloaded = unloaded(&cluster, &config, options, &keys)?;
         step("all clients")?;
@@ -136,11 +151,18 @@ pub fn run(options: &MeasuredOptions, watch: ProgressFn<'_>) -> Result<Report, E
             .figures
             .extend(figures(system.name(), options, &unloaded, &loaded));
     }
+    let servers = match &options.servers {
+        ServerChoice::Threads(count) => {
+            format!("{count} memory servers in threads of this process")
+        }
+        ServerChoice::Running { addresses, .. } => {
+            format!("{} memory servers in other processes", addresses.len())
+        }
+    };
     report.notes.push(format!(
-        "measured over {} on one machine: {} memory servers and {} compute servers, all threads of this process; {} clients, \
-         {} entries, seed {}; every result verified",
+        "measured over {}: {servers}; {} compute servers, threads of this process; {} clients, {} entries, seed {}; every \
+         result verified",
         options.fabric.name(),
-        options.servers,
         options.threads,
         options.threads * options.coroutines,
         options.entries,
@@ -227,7 +249,7 @@ fn failed(error: impl std::fmt::Display) -> Error {
 }
 
 fn unloaded(
-    cluster: &LocalCluster,
+    cluster: &MemoryServers,
     config: &Config,
     options: &MeasuredOptions,
     keys: &RunKeys,
@@ -238,16 +260,16 @@ fn unloaded(
     let mut rng = Rng::new(options.seed);
     // As far apart as the leaves that lookups read.
     let leaves = options.entries / config.layout.entries() as u64;
-    let bare_nodes = (leaves / u64::from(options.servers)).max(1);
+    let bare_nodes = (leaves / u64::from(cluster.count())).max(1);
     let mut results = Unloaded {
         bare: Measured::new(),
         copies: Measured::new(),
         lookups: Measured::new(),
         updates: Measured::new(),
     };
-    let mapped = (0..options.servers).filter_map(|number| cluster.memory(number));
-    let mapped: Vec<_> = mapped
-        .map(|path| share_path(&path).map_err(failed))
+    let mapped: Vec<_> = cluster
+        .memories()
+        .map(|path| share_path(path).map_err(failed))
         .collect::<Result<_, _>>()?;
     let mut buffer = vec![0; config.layout.node_bytes];
     let measured = reactor.block_on(async {
@@ -257,7 +279,7 @@ fn unloaded(
         }
         for n in 0..2 * UNLOADED_OPERATIONS {
             let key = keys.draw(&mut rng);
-            let server = (n % u64::from(options.servers)) as u16;
+            let server = (n % u64::from(cluster.count())) as u16;
             let node = rng.below(bare_nodes) * config.layout.node_bytes as u64;
             let at = GAddr::host(server, cluster::BARE_READ_AT + node);
             let began = Instant::now();
@@ -298,7 +320,7 @@ fn compute_server(fabric: &ShmFabric, config: &Config) -> Compute<ShmFabric> {
 }
 
 fn loaded(
-    cluster: &LocalCluster,
+    cluster: &MemoryServers,
     config: &Config,
     options: &MeasuredOptions,
     keys: &Arc<RunKeys>,

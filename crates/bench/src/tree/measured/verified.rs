@@ -5,7 +5,7 @@ use farbank_fabric::tcp::{Reactor, WaitMode};
 use farbank_tree::{CasOutcome, Client, Config, Key, TreeError};
 
 use super::super::load::{RunKeys, TreeOp};
-use super::cluster::LocalCluster;
+use super::cluster::MemoryServers;
 use super::{compute_server, failed};
 use crate::figure::Error;
 
@@ -86,7 +86,7 @@ pub(super) async fn perform<F: Fabric>(
 
 /// Reads all entries of the tree, and verifies them.
 pub(super) fn verify_all(
-    cluster: &LocalCluster,
+    cluster: &MemoryServers,
     config: &Config,
     wait: WaitMode,
     keys: &RunKeys,
