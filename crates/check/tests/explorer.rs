@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use farbank_check::explore::lazily;
 use farbank_check::faults::{FaultBudget, FaultOutcome, FaultSearch};
 use farbank_check::{
-    AckRule, ExploreConfig, ImageChoice, KeyWrite, Target, TargetOp, TargetSubject, Value,
-    Violation, explore, explore_seed,
+    AckRule, ExploreConfig, ImageChoice, KeyWrite, OpAnswer, Target, TargetOp, TargetSubject,
+    Value, Violation, explore, explore_seed,
 };
 use farbank_pm::fault;
 use farbank_pm::sim::{CrashState, Persistency, Sim};
@@ -193,6 +193,51 @@ fn a_fault_is_active_in_every_exploring_thread_and_in_the_command() {
         assert!(violation.what.ends_with(fault), "{violation}");
         assert!(
             violation.command.ends_with(&format!("--fault '{fault}'")),
+            "{violation}"
+        );
+    }
+}
+
+/// A target whose first operation panics, and whose drop then panics, too, because of a poisoned lock.
+struct PanicsTwice;
+
+impl Target for PanicsTwice {
+    fn name(&self) -> &str {
+        "panics twice"
+    }
+
+    fn open(&self, _: Sim, _: u64) -> Result<Box<dyn TargetSubject>, Violation> {
+        Ok(Box::new(PoisonedSubject(Mutex::new(()))))
+    }
+}
+
+struct PoisonedSubject(Mutex<()>);
+
+impl TargetSubject for PoisonedSubject {
+    fn apply(&mut self, _: usize, _: &TargetOp) -> Result<OpAnswer, Violation> {
+        let _held = self.0.lock();
+        panic!("the operation is wrong");
+    }
+
+    fn contents(&mut self) -> Result<Vec<(u64, Value)>, Violation> {
+        Ok(Vec::new())
+    }
+}
+
+impl Drop for PoisonedSubject {
+    fn drop(&mut self) {
+        drop(self.0.lock().expect("an earlier holder has panicked"));
+    }
+}
+
+#[test]
+fn a_structure_that_panics_again_when_it_is_dropped_is_one_violation() {
+    let config = config(Persistency::Adr);
+    let report = explore(&PanicsTwice, &config, 0..2, 2, &mut |_| true);
+    assert_eq!(report.violations.len(), 2);
+    for violation in &report.violations {
+        assert!(
+            violation.what.contains("the operation is wrong"),
             "{violation}"
         );
     }

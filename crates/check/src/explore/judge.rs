@@ -3,6 +3,7 @@
 use farbank_pm::rng::Rng;
 use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Sim};
 
+use super::open_subject::OpenSubject;
 use super::run::WorkloadRun;
 use super::{Contents, Explorer, Pairs, SeedFailure, Shown, sorted};
 use crate::Violation;
@@ -136,10 +137,10 @@ impl Explorer<'_> {
     fn probe(&self, sim: &Sim, now_ms: u64, mut contents: Pairs) -> Result<(), Violation> {
         let (mut subject, second) = self.must_open(sim, now_ms)?;
         same(&contents, &second).map_err(|wrong| wrong.context("a second recovery"))?;
-        let used = guarded(|| self.usable(subject.as_mut(), sim, &mut contents));
+        let used = guarded(|| self.usable(&mut *subject, sim, &mut contents));
         used.and_then(|used| used)
             .map_err(|e| e.context("the structure fails when used after recovery"))?;
-        let closed = guarded(|| subject.close()).and_then(|closed| closed);
+        let closed = guarded(|| subject.into_inner().close()).and_then(|closed| closed);
         closed.map_err(|e| e.context("close after recovery failed"))?;
         let (_, third) = self.must_open(&sim.crash_state().killed(), now_ms)?;
         if self.shape.forgets {
@@ -149,11 +150,7 @@ impl Explorer<'_> {
     }
 
     /// Opens a structure whose open must succeed.
-    fn must_open(
-        &self,
-        sim: &Sim,
-        now_ms: u64,
-    ) -> Result<(Box<dyn TargetSubject>, Pairs), Violation> {
+    fn must_open(&self, sim: &Sim, now_ms: u64) -> Result<(OpenSubject, Pairs), Violation> {
         self.open_and_check(sim, now_ms)?
             .map_err(|refusal| refusal.context("the first open succeeded, but a later one failed"))
     }
@@ -163,7 +160,7 @@ impl Explorer<'_> {
     pub(super) fn open_and_check(&self, sim: &Sim, now_ms: u64) -> Result<Opened, Violation> {
         let opened = guarded(|| self.target.open(sim.clone(), now_ms));
         let mut subject = match opened.map_err(|e| e.context("open failed"))? {
-            Ok(subject) => subject,
+            Ok(subject) => OpenSubject::new(subject),
             Err(refusal) => return Ok(Err(refusal)),
         };
         let contents = guarded(|| subject.contents()).and_then(|contents| contents)?;
@@ -234,7 +231,7 @@ impl Explorer<'_> {
 }
 
 /// An open structure and its contents, or the error with which the open refused.
-type Opened = Result<(Box<dyn TargetSubject>, Pairs), Violation>;
+type Opened = Result<(OpenSubject, Pairs), Violation>;
 
 /// Checks the contents of an image against the current history.
 pub(super) fn check_contents(run: &WorkloadRun, shown: &Shown) -> Result<(), Box<SeedFailure>> {

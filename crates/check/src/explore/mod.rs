@@ -32,6 +32,7 @@
 
 mod judge;
 mod lazy;
+mod open_subject;
 mod run;
 
 use std::collections::{HashMap, HashSet};

@@ -9,6 +9,7 @@ use farbank_pm::sim::{CrashState, ImageCut, Persistency, Sim};
 use farbank_pm::situation::uncounted;
 use farbank_pm::sync::unpoisoned;
 
+use super::open_subject::OpenSubject;
 use super::{Explorer, SeedFailure, sorted};
 use crate::Violation;
 use crate::guard::guarded;
@@ -47,7 +48,7 @@ pub(super) struct WorkloadRun {
     pub(super) crashes: u64,
     checked: CheckedImages,
     sim: Sim,
-    subject: Option<Box<dyn TargetSubject>>,
+    subject: Option<OpenSubject>,
     workload: Workload,
     captured: Arc<Mutex<Vec<CrashState>>>,
 }
@@ -117,7 +118,7 @@ impl Explorer<'_> {
             .map_err(|failure| failure.after("while it was created".into()))?;
         let subject = created.and_then(|refused| refused);
         let cannot = |e: Violation| run.failure(None, e.context("creation failed"));
-        run.subject = Some(subject.map_err(cannot)?);
+        run.subject = Some(OpenSubject::new(subject.map_err(cannot)?));
         run.creating = false;
         self.check_state(run, &run.sim.crash_state())
     }
@@ -201,7 +202,7 @@ impl Explorer<'_> {
             .subject
             .as_mut()
             .expect("a run has a subject between its steps");
-        let result = guarded(|| f(subject.as_mut())).and_then(|result| result);
+        let result = guarded(|| f(&mut **subject)).and_then(|result| result);
         // A failed operation may have begun to evict.
         run.history
             .made_room(result.is_err() || subject.made_room());
@@ -306,7 +307,7 @@ impl Explorer<'_> {
             .subject
             .take()
             .expect("a run has a subject between its steps");
-        let closed = guarded(|| subject.close()).and_then(|closed| closed);
+        let closed = guarded(|| subject.into_inner().close()).and_then(|closed| closed);
         self.check_captured(run)?;
         match closed {
             Err(e) if !run.sim.is_poisoned() => {
@@ -361,9 +362,7 @@ impl Explorer<'_> {
     /// Drops the subject of a killed process. Writes made by the drop are discarded.
     fn drop_killed_subject(&self, run: &mut WorkloadRun) {
         run.sim.observe(None);
-        let subject = run.subject.take();
-        // A panic in the drop shows nothing about the pool.
-        let _ = guarded(|| drop(subject));
+        run.subject = None;
     }
 
     /// Opens the structure in `sim`, with its crash points checked. Its contents are the start of the following
@@ -378,7 +377,7 @@ impl Explorer<'_> {
         let cannot = |e: Violation| run.failure(None, e.context("open failed"));
         run.subject = match opened.map_err(cannot)? {
             Err(_) if run.creating => return Ok(()),
-            opened => Some(opened.map_err(cannot)?),
+            opened => Some(OpenSubject::new(opened.map_err(cannot)?)),
         };
         run.creating = false;
         if self.shape.repairs_on_access && Rng::new(run.seed).fork(run.crashes).one_in(2) {
