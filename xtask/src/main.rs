@@ -227,7 +227,7 @@ const WITHOUT_BINARY: [&str; 12] = [
 ];
 
 const USAGE: &str = "usage: cargo xtask suites [NAME...] | suites soak [--seconds N] | gate [NAME...] | mutants [OPTIONS] | behaviour FILE | tidy | dependencies | sbom | release | \
-                     release-check";
+                     release-check | deb";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -235,6 +235,7 @@ fn main() -> ExitCode {
         Some("dependencies") => return ended(dependencies::check()),
         Some("sbom") => return ended(dependencies::sbom().map(|list| println!("{list}"))),
         Some("release") => return ended(release::run()),
+        Some("deb") => return ended(release::deb()),
         Some("release-check") => return ended(release::check()),
         Some("behaviour") => {
             return match &args[1..] {

@@ -9,6 +9,8 @@
 //!     SHA256SUMS
 //! ```
 //!
+//! `cargo xtask deb` builds the Debian package `target/dist/farbank_VERSION_amd64.deb` of the same program.
+//!
 //! The same sources, toolchain and `Cargo.lock` give the same bytes in any folder:
 //! `cargo xtask release-check` builds in two folders and compares.
 
@@ -17,19 +19,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::dependencies;
-use crate::run::{cargo_command, root, succeed, target};
+use crate::run::{cargo_command, root, succeed, target, works};
 
 /// Builds a release into `target/dist`.
 pub(crate) fn run() -> Result<(), String> {
-    let built = build(&root(), &target().join("dist-build"))?;
     let name = format!("farbank-{}-x86_64-linux-gnu", env!("CARGO_PKG_VERSION"));
     let folder = target().join("dist").join(name);
     let failed = |e| format!("{}: {e}", folder.display());
-    fs::create_dir_all(&folder).map_err(failed)?;
-    fs::copy(&built, folder.join("farbank")).map_err(failed)?;
+    write_program(&folder)?;
     let list = dependencies::sbom()?;
     fs::write(folder.join("farbank.cdx.json"), list).map_err(failed)?;
-    write_documents(&folder)?;
     let mut sums = Command::new("sha256sum");
     sums.args(["farbank", "farbank.cdx.json"])
         .current_dir(&folder);
@@ -38,6 +37,33 @@ pub(crate) fn run() -> Result<(), String> {
     print!("{}", String::from_utf8_lossy(&sums.stdout));
     println!("{}", folder.display());
     Ok(())
+}
+
+/// Builds a Debian package into `target/dist`.
+pub(crate) fn deb() -> Result<(), String> {
+    if !works("cargo", &["deb", "--version"]) {
+        succeed(cargo_command().args(["install", "--locked", "cargo-deb"]))?;
+    }
+    // `package.metadata.deb` of the program's crate takes the files from here.
+    write_program(&target().join("release/deb"))?;
+    let mut package = cargo_command();
+    package.args([
+        "deb",
+        "--no-build",
+        "--no-strip",
+        "--package",
+        "farbank-cli",
+    ]);
+    succeed(package.arg("--output").arg(target().join("dist/")))
+}
+
+/// Builds the program, and writes it with its manual pages and completions into `folder`.
+fn write_program(folder: &Path) -> Result<(), String> {
+    let built = build(&root(), &target().join("dist-build"))?;
+    let failed = |e| format!("{}: {e}", folder.display());
+    fs::create_dir_all(folder).map_err(failed)?;
+    fs::copy(&built, folder.join("farbank")).map_err(failed)?;
+    write_documents(folder)
 }
 
 /// Writes the manual pages and the completions, as the released program prints them.
