@@ -173,3 +173,134 @@ fn used_bytes_are_those_of_live_records_and_of_what_the_session_has_staged() {
     commit(&mut *two);
     assert_eq!((one.used_bytes(), two.used_bytes()), (0, 0));
 }
+
+#[test]
+fn used_bytes_fall_when_a_write_that_replaces_or_deletes_is_staged() {
+    for persistency in [Persistency::Adr, Persistency::Page] {
+        let kv = fresh(persistency, CleaningMode::Inline);
+        let mut session = kv.session();
+        put(&mut *session, b"a", &[1; 100]);
+        commit(&mut *session);
+        let one = session.used_bytes();
+        put(&mut *session, b"b", &[1; 100]);
+        put(&mut *session, b"b", &[2; 100]);
+        assert_eq!(session.used_bytes(), 2 * one);
+        put(&mut *session, b"a", &[2; 100]);
+        assert_eq!(session.used_bytes(), 2 * one);
+        session.commit().expect("a commit");
+        assert_eq!(session.used_bytes(), 2 * one);
+        commit(&mut *session);
+        session.delete(key(b"a")).expect("a delete");
+        session.delete(key(b"b")).expect("a delete");
+        assert_eq!(session.used_bytes(), 0);
+        commit(&mut *session);
+        assert_eq!(session.used_bytes(), 0);
+    }
+}
+
+fn key_of((db, bytes): &(u8, Vec<u8>)) -> Key<'_> {
+    Key { db: *db, bytes }
+}
+
+/// Samples `visits` keys from `position`. Returns their names, and where the next sample goes on.
+fn sample(session: &mut dyn Session, position: u64, visits: usize) -> (Vec<(u8, Vec<u8>)>, u64) {
+    let mut seen = Vec::new();
+    let next = session.sample(position, visits, &mut |key, meta| {
+        assert_eq!(meta.value_bytes, 10);
+        seen.push((key.db, key.bytes.to_vec()));
+        true
+    });
+    (seen, next)
+}
+
+/// Samples from the first position until the last key.
+fn sample_all(session: &mut dyn Session) -> Vec<(u8, Vec<u8>)> {
+    let (mut all, mut position) = (Vec::new(), 0);
+    loop {
+        let (seen, next) = sample(session, position, 1);
+        all.extend(seen);
+        position = next;
+        if position == 0 {
+            all.sort();
+            return all;
+        }
+    }
+}
+
+#[test]
+fn samples_visit_every_key_of_every_database_once_except_those_with_pending_writes() {
+    let kv = fresh(Persistency::Adr, CleaningMode::Inline);
+    let (mut one, mut two) = (kv.session(), kv.session());
+    let mut expected = Vec::new();
+    let mut store = |db, n: u8, expires_ms| {
+        let bytes = vec![n; 5];
+        let key = Key { db, bytes: &bytes };
+        let value = Value {
+            bytes: &[7; 10],
+            expires_ms,
+            ..Value::default()
+        };
+        one.put(key, value).expect("a write");
+        (db, bytes)
+    };
+    for n in 0..30 {
+        expected.push(store(n % 3, n, 0));
+    }
+    store(0, 30, 999_999);
+    expected.push(store(0, 31, 2_000_000));
+    assert_eq!(sample_all(&mut *two), []);
+    commit(&mut *one);
+    expected.sort();
+    assert_eq!(sample_all(&mut *two), expected);
+    // A pending write of any session hides its key.
+    let (replaced, deleted) = (expected[3].clone(), expected[9].clone());
+    let value = Value {
+        bytes: &[8; 10],
+        ..Value::default()
+    };
+    two.put(key_of(&replaced), value).expect("a write");
+    two.delete(key_of(&deleted)).expect("a delete");
+    expected.retain(|name| *name != deleted && *name != replaced);
+    assert_eq!(sample_all(&mut *two), expected);
+    assert_eq!(sample_all(&mut *one), expected);
+    commit(&mut *two);
+    expected.push(replaced);
+    expected.sort();
+    assert_eq!(sample_all(&mut *one), expected);
+}
+
+#[test]
+fn a_sample_ends_when_its_caller_has_enough() {
+    let kv = fresh(Persistency::Adr, CleaningMode::Inline);
+    let mut session = kv.session();
+    for n in 0..30 {
+        put(&mut *session, &[n], &[7; 10]);
+    }
+    commit(&mut *session);
+    let mut visited = 0;
+    session.sample(0, 1000, &mut |_, _| {
+        visited += 1;
+        visited < 3
+    });
+    assert_eq!(visited, 3);
+}
+
+#[test]
+fn samples_from_random_positions_begin_with_every_key() {
+    let kv = fresh(Persistency::Adr, CleaningMode::Inline);
+    let mut session = kv.session();
+    for n in 0..20 {
+        put(&mut *session, &[n], &[7; 10]);
+    }
+    commit(&mut *session);
+    let mut first = BTreeMap::new();
+    for n in 1..=400_u64 {
+        let position = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        session.sample(position, 1000, &mut |key, _| {
+            *first.entry(key.bytes.to_vec()).or_insert(0) += 1;
+            false
+        });
+    }
+    assert_eq!(first.len(), 20, "{first:?}");
+    assert!(first.values().all(|count| *count < 100), "{first:?}");
+}

@@ -21,6 +21,7 @@ use crate::buffers::pool::BufferPool;
 use crate::buffers::reply::ReplyBuffer;
 use crate::lua::engine::ScriptEngine;
 use crate::state::change_log::ChangeLog;
+use crate::state::evictor::Evictor;
 use crate::state::messages::Outbox;
 use crate::state::saves::BegunCopy;
 use crate::state::shared::ServerShared;
@@ -65,6 +66,8 @@ pub(crate) struct ThreadState {
     pub(crate) scripts: Option<Box<ScriptEngine>>,
     /// Buffers for replies.
     pub(crate) buffer_pool: BufferPool,
+    /// Evicts keys above `maxmemory`.
+    pub(crate) evictor: Evictor,
     /// Messages published since the last commit.
     pub(crate) outbox: Outbox,
     /// The copy of the store that the last request has begun for its client.
@@ -211,7 +214,7 @@ pub(crate) struct RequestFigures {
     pub(crate) replies_to_script: bool,
     /// Its reply is an error that its function has appended itself.
     pub(crate) has_failed: bool,
-    /// The live records exceeded `maxmemory` when it started.
+    /// The live records exceeded `maxmemory` when it started, and no keys could be evicted.
     pub(crate) is_over_maxmemory: bool,
 }
 

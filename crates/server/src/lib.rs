@@ -26,7 +26,7 @@
 //! | `state` | what all threads share: settings, store, connections |
 //! | `lua` | Lua states that execute scripts; calls commands through a trait |
 //! | `stats` | counters, the most requested keys, the process |
-//! | `settings`, `settings_error`, `keyspace_events` | options at start, and those that CONFIG SET changes |
+//! | `settings`, `settings_error`, `keyspace_events`, `eviction_policy` | options at start, and those that CONFIG SET changes |
 //! | `protocol` | wire formats: [`resp`] is Redis's, [`memcached`] is memcached's |
 //! | [`rdb`] | strings in the format of Redis's files, for DUMP and RESTORE |
 //! | `buffers`, [`glob`], `lock` | buffers of connections, patterns of SCAN and KEYS, locks |
@@ -45,6 +45,7 @@
 mod admin;
 mod buffers;
 mod commands;
+mod eviction_policy;
 mod exec_context;
 pub mod glob;
 mod hex;

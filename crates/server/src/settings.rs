@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::eviction_policy::{EvictionPolicy, NOEVICTION};
 use crate::keyspace_events::KeyspaceEvents;
 use crate::lock::lock;
 use crate::protocol::resp::RequestLimits;
@@ -506,8 +507,16 @@ pub(crate) struct LiveSettings {
     pub(crate) output_pubsub: OutputLimit,
     /// Encoded by [`ClientsMemory::encode`].
     pub(crate) clients_memory: AtomicU64,
-    /// Bytes of live records above which writes that may add bytes are refused; 0: no limit.
+    /// Bytes of live records above which keys are evicted, or else writes that may add bytes are refused; 0: no limit.
     pub(crate) maxmemory: AtomicU64,
+    /// Number of the [`EvictionPolicy`].
+    pub(crate) maxmemory_policy: AtomicU64,
+    /// Keys that are sampled for each key that is evicted.
+    pub(crate) maxmemory_samples: AtomicU64,
+    /// Slows the growth of a key's frequency.
+    pub(crate) lfu_log_factor: AtomicU64,
+    /// Minutes after which a frequency loses one; 0: never.
+    pub(crate) lfu_decay_minutes: AtomicU64,
     /// Bits of [`KeyspaceEvents`].
     pub(crate) keyspace_events: AtomicU64,
     /// Bytes of a backup that are written per second, at most; 0: no limit.
@@ -522,8 +531,8 @@ pub(crate) struct LiveSettings {
     pub(crate) tracked_keys: AtomicU64,
     /// Most entries of ACL LOG.
     pub(crate) acl_log_len: AtomicU64,
-    /// 1 if new users and selectors have all channels (`acl-pubsub-default allchannels`).
-    pub(crate) all_channels: AtomicU64,
+    /// 0 if new users and selectors have all channels (`acl-pubsub-default allchannels`), 1 if they have none.
+    pub(crate) pubsub_default: AtomicU64,
     /// 1 if `protected-mode` is on.
     pub(crate) protected_mode: AtomicU64,
     /// Nanoseconds from which a request is in the slow log or a latency peak.
@@ -549,6 +558,10 @@ impl LiveSettings {
             output_pubsub: OutputLimit::new(32 << 20, 8 << 20, 60),
             clients_memory: AtomicU64::new(options.clients_memory.encode()),
             maxmemory: AtomicU64::new(0),
+            maxmemory_policy: AtomicU64::new(NOEVICTION),
+            maxmemory_samples: AtomicU64::new(5),
+            lfu_log_factor: AtomicU64::new(10),
+            lfu_decay_minutes: AtomicU64::new(1),
             keyspace_events: AtomicU64::new(options.keyspace_events.bits().into()),
             backup_bytes_per_sec: AtomicU64::new(0),
             slowlog_micros: AtomicU64::new(10_000),
@@ -556,7 +569,7 @@ impl LiveSettings {
             latency_ms: AtomicU64::new(0),
             tracked_keys: AtomicU64::new(1_000_000),
             acl_log_len: AtomicU64::new(128),
-            all_channels: AtomicU64::new(0),
+            pubsub_default: AtomicU64::new(1),
             protected_mode: AtomicU64::new(options.protected_mode.into()),
             slow_ns: AtomicU64::new(0),
             kept: KeptValues::default(),
@@ -595,6 +608,12 @@ impl LiveSettings {
         KeyspaceEvents::from_bits(self.keyspace_events.load(Ordering::Relaxed) as u32)
     }
 
+    /// Which keys are evicted above `maxmemory`.
+    #[inline]
+    pub(crate) fn eviction_policy(&self) -> EvictionPolicy {
+        EvictionPolicy::numbered(self.maxmemory_policy.load(Ordering::Relaxed))
+    }
+
     /// Whether keyspace notifications are on.
     pub(crate) fn notifies(&self) -> bool {
         self.keyspace_events.load(Ordering::Relaxed) != 0
@@ -609,7 +628,7 @@ impl LiveSettings {
 
     /// Whether new users and selectors have all channels.
     pub(crate) fn has_all_channels(&self) -> bool {
-        self.all_channels.load(Ordering::Relaxed) != 0
+        self.pubsub_default.load(Ordering::Relaxed) == 0
     }
 
     /// Memory that the process may use, in bytes.

@@ -255,10 +255,26 @@ pub trait Session: Ops + Send {
         Ok(RoomReply::Ready)
     }
 
-    /// Returns the bytes of live records, and of the records that this session has staged and not made visible. A
-    /// record that a staged write replaces or deletes counts until that write is visible. A store that limits its
-    /// records itself returns 0.
+    /// Returns the bytes of the records that are live once the writes that this session has staged are visible. Staged
+    /// writes of other sessions do not count. A write that replaces one which is not visible yet may count twice until
+    /// that one is visible. A store that limits its records itself returns 0.
     fn used_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Visits keys of all databases from `position` on, in an order that does not depend on their use, until `each`
+    /// returns false or about `visits` keys were visited. Returns the position behind the last key; after the last key
+    /// of the store, 0. From a random position, all keys have about the same chance to be visited.
+    ///
+    /// Neither commits nor waits. A key of which any session has a write that is not visible yet may be left out, so
+    /// that a write of a visited key rarely waits for another session. A store that evicts keys itself visits none.
+    fn sample(
+        &mut self,
+        position: u64,
+        visits: usize,
+        each: &mut dyn FnMut(Key<'_>, &ValueMeta) -> bool,
+    ) -> u64 {
+        let _ = (position, visits, each);
         0
     }
 

@@ -169,10 +169,6 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
         }
         "save" if values.iter().all(String::is_empty) => Meaning::Fulfilled,
         "save" => Meaning::Ignored("every acknowledged write is durable; BGSAVE writes backups"),
-        "maxmemory-policy" if is("noeviction") => Meaning::Fulfilled,
-        "maxmemory-policy" => {
-            Meaning::Ignored("no keys are evicted: writes above maxmemory are refused")
-        }
         "daemonize" | "supervised" | "pidfile" => {
             Meaning::Ignored("the server runs in the foreground, and a service manager watches it")
         }

@@ -73,6 +73,8 @@ pub(crate) struct PlannedWrite {
 pub(crate) struct PlannedBatch {
     writes: Vec<PlannedWrite>,
     keys: Vec<u8>,
+    /// Bytes of the records that the writes replace or delete, and of values that a later write of the batch supersedes.
+    replaced_bytes: u64,
 }
 
 impl PlannedBatch {
@@ -94,6 +96,7 @@ impl PlannedBatch {
     /// Adds the write of `key` whose record is `record`.
     pub(crate) fn add(&mut self, record: PlannedRecord, key: &[u8], located: EntryLocation) {
         let from = self.keys.len();
+        self.replaced_bytes += bytes_at(&located);
         self.keys.extend_from_slice(key);
         self.writes.push(PlannedWrite {
             record,
@@ -109,7 +112,17 @@ impl PlannedBatch {
         let is_sought = |w: &&mut PlannedWrite| w.record.seq == seq && w.record.hash == hash;
         let write = self.writes.iter_mut().rev().find(is_sought)?;
         write.superseded = true;
-        Some(std::mem::take(&mut write.located))
+        let located = std::mem::take(&mut write.located);
+        self.replaced_bytes -= bytes_at(&located);
+        if write.record.what == RecordType::Put {
+            self.replaced_bytes += u64::from(write.record.len);
+        }
+        Some(located)
+    }
+
+    /// Returns the bytes that stop to be live when the batch is published, as far as is known when it is staged.
+    pub(crate) fn replaced_bytes(&self) -> u64 {
+        self.replaced_bytes
     }
 
     /// Returns the key of one of this batch's writes.
@@ -145,7 +158,16 @@ impl PlannedBatch {
     pub(crate) fn clear(&mut self) {
         self.writes.clear();
         self.keys.clear();
+        self.replaced_bytes = 0;
     }
+}
+
+/// Bytes of the record that was found for a key.
+fn bytes_at(located: &EntryLocation) -> u64 {
+    located
+        .found
+        .as_ref()
+        .map_or(0, |found| u64::from(found.len))
 }
 
 /// A drained write, as its stripe lists it: its ticket and its batch (KV-PLAN-1).

@@ -211,6 +211,15 @@ impl<M: Medium> Session for KvSession<M> {
         KvSession::used_bytes(self)
     }
 
+    fn sample(
+        &mut self,
+        position: u64,
+        visits: usize,
+        each: &mut dyn FnMut(Key<'_>, &ValueMeta) -> bool,
+    ) -> u64 {
+        self.sample_keys(position, visits, each)
+    }
+
     fn rest(&mut self) {
         if !self.has_pending() {
             self.unpin();

@@ -29,6 +29,7 @@ mod pace;
 mod publish;
 mod read;
 mod room;
+mod sample;
 mod single_write;
 mod sweep;
 mod wait;

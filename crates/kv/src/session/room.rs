@@ -67,10 +67,16 @@ impl<M: Medium> KvSession<M> {
         self.accounts.live + self.accounts.unpublished
     }
 
-    /// Bytes of live records, with those of this session that are not counted yet.
+    /// Bytes of the records that are live once this session's writes are published.
     pub(crate) fn used_bytes(&self) -> u64 {
         let counted = self.engine.space().live_bytes();
-        counted.saturating_add_signed(self.uncounted())
+        let drained = self.tickets.unsynced.iter();
+        let drained = drained
+            .map(|(_, batch)| batch.replaced_bytes())
+            .sum::<u64>();
+        counted
+            .saturating_add_signed(self.uncounted())
+            .saturating_sub(self.batch.planned.replaced_bytes() + drained)
     }
 
     /// Publishes to other sessions how many bytes this session has not counted yet.

@@ -42,9 +42,10 @@ pub(super) struct ServerFigures {
 pub(super) fn read(shared: &ServerShared<'_>) -> ServerFigures {
     let stats = shared.store.stats();
     let mut figures = Vec::new();
-    requests(&shared.counters.totals(), &mut figures);
+    let totals = shared.counters.totals();
+    requests(&totals, &mut figures);
     clients(shared, &mut figures);
-    space(&stats, &mut figures);
+    space(&stats, &totals, &mut figures);
     medium(&stats, &mut figures);
     process(shared, &mut figures);
     let keys = stats.keys.iter().copied().enumerate();
@@ -149,9 +150,12 @@ fn clients(shared: &ServerShared<'_>, out: &mut Vec<Figure>) {
     ]);
 }
 
-fn space(stats: &Stats, out: &mut Vec<Figure>) {
+fn space(stats: &Stats, totals: &CounterTotals, out: &mut Vec<Figure>) {
     let (pool, writes, log) = (&stats.pool, &stats.writes, stats.log.unwrap_or_default());
-    let evictions = stats.cache.as_ref().map_or(0, |cache| cache.evictions);
+    let evictions = match &stats.cache {
+        Some(cache) => cache.evictions,
+        None => totals.get(Counter::EvictedKeys),
+    };
     let read_cache = stats.read_cache.unwrap_or_default();
     let free = f64::from(pool.segments_free) * pool.segment_bytes as f64;
     out.extend([
@@ -160,7 +164,11 @@ fn space(stats: &Stats, out: &mut Vec<Figure>) {
             "Keys found expired and removed.",
             stats.expired_keys as f64,
         ),
-        counter("evicted_keys", "Keys evicted by a cache.", evictions as f64),
+        counter(
+            "evicted_keys",
+            "Keys evicted by a cache, or because of maxmemory.",
+            evictions as f64,
+        ),
         gauge("pool_bytes", "Size of the pool.", pool.bytes as f64),
         gauge(
             "pool_capacity_bytes",

@@ -4,237 +4,79 @@
 //! how this server behaves.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
-use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, POLICIES, ValueKind, is_switch};
+use super::config_error::ConfigError;
+use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
+use super::config_numbers::{HARMLESS, NUMBERS, parse_memory, parse_number};
 use super::config_paths::{self, FILE, FOLDER, save_file, save_folder};
 use super::config_tls;
 use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
 use super::info::limit;
+use super::maxmemory;
 use super::text::{self, quote};
+use crate::eviction_policy::POLICIES;
 use crate::glob::{LetterCase, matches};
 use crate::keyspace_events::{KeyspaceEvents, UnknownEventClass};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::{
-    ClientsMemory, Endpoint, LiveParameter, LiveSettings, OutputLimit, Password, ServerOptions,
-    TlsSettings, WireProtocol,
+    Endpoint, LiveParameter, LiveSettings, OutputLimit, Password, ServerOptions, TlsSettings,
+    WireProtocol,
 };
 use crate::settings_error::SettingsError;
 use crate::state::shared::ServerShared;
 use crate::state::users::User;
 
-/// Why CONFIG SET refuses a value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ConfigError {
-    /// The client may not change limits.
-    Protected,
-    /// The parameter cannot change.
-    Immutable,
-    /// A change would promise what this server does not do: the reason.
-    Fixed(&'static str),
-    NotSwitch,
-    /// The value is none of these words.
-    NotAmong(&'static [&'static str]),
-    /// The request names the parameter twice.
-    Repeated,
-    NotInteger,
-    NotMemory,
-    NotMemoryOrPercent,
-    OutOfRange {
-        least: i64,
-        most: i64,
-    },
-    /// A buffer limit has a number of words that is no multiple of 4.
-    LimitWords,
-    LimitClass,
-    LimitValue,
-    EventClass,
-    /// The files of TLS cannot be used.
-    Tls,
-}
-
-impl std::error::Error for ConfigError {}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ConfigError::Protected => "can't set protected config",
-            ConfigError::Immutable => "can't set immutable config",
-            ConfigError::Fixed(reason) => reason,
-            ConfigError::NotSwitch => "argument must be 'yes' or 'no'",
-            ConfigError::NotAmong(words) => {
-                let words = words.join(", ");
-                return write!(f, "argument(s) must be one of the following: {words}");
-            }
-            ConfigError::Repeated => "duplicate parameter",
-            ConfigError::NotInteger => "argument couldn't be parsed into an integer",
-            ConfigError::NotMemory => "argument must be a memory value",
-            ConfigError::NotMemoryOrPercent => "argument must be a memory or percent value",
-            ConfigError::OutOfRange { least, most } => {
-                return write!(f, "argument must be between {least} and {most} inclusive");
-            }
-            ConfigError::EventClass => return UnknownEventClass.fmt(f),
-            ConfigError::Tls => "Unable to update TLS configuration. Check server logs.",
-            ConfigError::LimitWords => "Wrong number of arguments in buffer limit configuration.",
-            ConfigError::LimitClass => {
-                "Invalid client class specified in buffer limit configuration."
-            }
-            ConfigError::LimitValue => {
-                "Error in hard, soft or soft_seconds setting in buffer limit configuration."
-            }
-        })
-    }
-}
-
-/// Format of a number in the configuration.
-#[derive(Clone, Copy)]
-enum NumberFormat {
-    Plain,
-    /// May be negative: the setting is an `i64`.
-    Signed,
-    /// May end in a unit of memory.
-    Memory,
-    /// As [`NumberFormat::Memory`], or a percentage.
-    MemoryOrPercent,
-}
-
-/// A number that CONFIG SET can change.
-struct ConfigNumber {
-    name: &'static str,
-    spelling: NumberFormat,
-    least: i64,
-    most: i64,
-    setting: fn(&LiveSettings) -> &AtomicU64,
-}
-
-const GIB: u64 = 1 << 30;
-const MIB: u64 = 1 << 20;
-const INT_MAX: u64 = i32::MAX as u64;
-const LONG_MAX: i64 = i64::MAX;
-/// [`INT_MAX`] and [`MIB`] as limits of numbers.
-const INT: i64 = i32::MAX as i64;
-const MEGABYTE: i64 = 1 << 20;
-
-const fn number(
-    name: &'static str,
-    spelling: NumberFormat,
-    (least, most): (i64, i64),
-    setting: fn(&LiveSettings) -> &AtomicU64,
-) -> ConfigNumber {
-    ConfigNumber {
-        name,
-        spelling,
-        least,
-        most,
-        setting,
-    }
-}
-
-const NUMBERS: &[ConfigNumber] = &[
-    number(
-        "maxclients",
-        NumberFormat::Plain,
-        (1, u32::MAX as i64),
-        |s| &s.clients_max,
-    ),
-    number("timeout", NumberFormat::Plain, (0, INT), |s| {
-        &s.timeout_secs
-    }),
-    number("tcp-keepalive", NumberFormat::Plain, (0, INT), |s| {
-        &s.keepalive_secs
-    }),
-    number(
-        "busy-reply-threshold",
-        NumberFormat::Plain,
-        (0, LONG_MAX),
-        |s| &s.busy_ms,
-    ),
-    number("lua-time-limit", NumberFormat::Plain, (0, LONG_MAX), |s| {
-        &s.busy_ms
-    }),
-    number(
-        "proto-max-bulk-len",
-        NumberFormat::Memory,
-        (MEGABYTE, LONG_MAX),
-        |s| &s.bulk_bytes_max,
-    ),
-    number(
-        "client-query-buffer-limit",
-        NumberFormat::Memory,
-        (MEGABYTE, LONG_MAX),
-        |s| &s.input_bytes_max,
-    ),
-    number(
-        "maxmemory-clients",
-        NumberFormat::MemoryOrPercent,
-        (0, LONG_MAX),
-        |s| &s.clients_memory,
-    ),
-    number(MAXMEMORY, NumberFormat::Memory, (0, LONG_MAX), |s| {
-        &s.maxmemory
-    }),
-    number(
-        "slowlog-log-slower-than",
-        NumberFormat::Signed,
-        (-1, LONG_MAX),
-        |s| &s.slowlog_micros,
-    ),
-    number("slowlog-max-len", NumberFormat::Plain, (0, LONG_MAX), |s| {
-        &s.slowlog_len
-    }),
-    number(
-        "backup-bytes-per-second",
-        NumberFormat::Memory,
-        (0, LONG_MAX),
-        |s| &s.backup_bytes_per_sec,
-    ),
-    number(
-        "latency-monitor-threshold",
-        NumberFormat::Plain,
-        (0, LONG_MAX),
-        |s| &s.latency_ms,
-    ),
-    number(
-        "tracking-table-max-keys",
-        NumberFormat::Plain,
-        (0, LONG_MAX),
-        |s| &s.tracked_keys,
-    ),
-    number("acllog-max-len", NumberFormat::Plain, (0, LONG_MAX), |s| {
-        &s.acl_log_len
-    }),
-];
-
-/// Numbers of [`NUMBERS`] that are no limits: every client may change them.
-const HARMLESS: [&str; 5] = [
-    "tracking-table-max-keys",
-    "acllog-max-len",
-    "slowlog-log-slower-than",
-    "slowlog-max-len",
-    "latency-monitor-threshold",
-];
-
 /// The parameters that are no numbers.
 const EVENTS: &str = "notify-keyspace-events";
 const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
-const CHANNELS: &str = "acl-pubsub-default";
 const PROTECTED_MODE: &str = "protected-mode";
 /// Changes the password of the user `default`.
 const PASSWORD: &str = "requirepass";
 
-/// A number, and a constant of the cache.
+/// A parameter whose values are words. Its setting is the number of the word.
+struct ConfigWord {
+    name: &'static str,
+    words: &'static [&'static str],
+    setting: fn(&LiveSettings) -> &AtomicU64,
+}
+
+impl ConfigWord {
+    fn shown(&self, settings: &LiveSettings) -> String {
+        let number = (self.setting)(settings).load(Ordering::Relaxed);
+        self.words[number as usize].to_owned()
+    }
+
+    fn parse(&self, value: &[u8]) -> Result<u64, ConfigError> {
+        let is = |word: &&str| value.eq_ignore_ascii_case(word.as_bytes());
+        let at = self.words.iter().position(is);
+        let at = at.ok_or(ConfigError::NotAmong(self.words))?;
+        Ok(at as u64)
+    }
+}
+
+const WORDS: &[ConfigWord] = &[
+    ConfigWord {
+        name: "acl-pubsub-default",
+        words: &["allchannels", "resetchannels"],
+        setting: |s| &s.pubsub_default,
+    },
+    ConfigWord {
+        name: POLICY,
+        words: POLICIES,
+        setting: |s| &s.maxmemory_policy,
+    },
+];
+
+/// The limit of live records, and which keys are evicted above it. The cache has its own.
 const MAXMEMORY: &str = "maxmemory";
 const POLICY: &str = "maxmemory-policy";
 
-/// Values of [`CHANNELS`].
-const CHANNEL_WORDS: &[&str] = &["allchannels", "resetchannels"];
-
-/// Parameters that cannot change, with their values.
+/// Parameters that cannot change, with their values. They hide those of [`NUMBERS`] and [`WORDS`] with the same name.
 fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let resp = |endpoint: &&Endpoint| endpoint.protocol == WireProtocol::Resp;
     let endpoints = shared.endpoints.iter().filter(resp);
@@ -245,8 +87,7 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let text = str::to_owned;
     let socket = shared.options.unix_socket.as_ref();
     let file = shared.options.acl_file.as_ref();
-    let (most, policy) = limit(shared, &shared.store.stats());
-    vec![
+    let mut constants = vec![
         (
             "aclfile",
             file.map_or(String::new(), |file| file.display().to_string()),
@@ -256,8 +97,6 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         ("cluster-enabled", text("no")),
         ("databases", farbank_store::DATABASES.to_string()),
         ("io-threads", shared.counters.workers.len().to_string()),
-        (MAXMEMORY, most.to_string()),
-        (POLICY, text(policy)),
         ("port", port.to_string()),
         (
             "enable-protected-configs",
@@ -277,7 +116,12 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             "unixsocketperm",
             socket.map_or_else(|| text("0"), |socket| format!("{:o}", socket.mode)),
         ),
-    ]
+    ];
+    if shared.store.as_cache().is_some() {
+        let (most, policy) = limit(shared, &shared.store.stats());
+        constants.extend([(MAXMEMORY, most.to_string()), (POLICY, text(policy))]);
+    }
+    constants
 }
 
 fn output_limit(settings: &LiveSettings) -> String {
@@ -300,15 +144,14 @@ fn output_limit(settings: &LiveSettings) -> String {
 /// Every parameter with its value.
 fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let mut all = constants(shared);
-    for number in NUMBERS.iter().filter(|number| number.name != MAXMEMORY) {
-        let value = (number.setting)(&shared.settings).load(Ordering::Relaxed);
-        let text = match number.spelling {
-            NumberFormat::Plain | NumberFormat::Memory => value.to_string(),
-            NumberFormat::Signed => (value as i64).to_string(),
-            NumberFormat::MemoryOrPercent => ClientsMemory::decode(value).to_string(),
-        };
-        all.push((number.name, text));
-    }
+    let settings = &shared.settings;
+    let live = NUMBERS
+        .iter()
+        .map(|number| (number.name, number.shown(settings)));
+    let live = live.chain(WORDS.iter().map(|word| (word.name, word.shown(settings))));
+    let is_constant = |name: &str| all.iter().any(|(constant, _)| *constant == name);
+    let live: Vec<_> = live.filter(|(name, _)| !is_constant(name)).collect();
+    all.extend(live);
     all.extend(
         FIXED
             .iter()
@@ -321,9 +164,6 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             kept.unwrap_or_else(|| ignored.default.to_owned()),
         )
     }));
-    let settings = &shared.settings;
-    let channels = CHANNEL_WORDS[usize::from(!settings.has_all_channels())];
-    all.push((CHANNELS, channels.to_owned()));
     let is_protected = settings.protected_mode.load(Ordering::Relaxed) != 0;
     let switch = if is_protected { "yes" } else { "no" };
     all.push((PROTECTED_MODE, switch.to_owned()));
@@ -364,62 +204,8 @@ pub(super) fn get(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
 /// A checked change that is not applied yet: the setting and its new value.
 type CheckedChange<'a> = (&'a AtomicU64, u64);
 
-/// Parses sizes such as `512mb` as Redis does: a text without digits is 0, text after a NUL is ignored, and a number
-/// above 64 bits becomes the largest.
-fn parse_memory(text: &[u8]) -> Option<u64> {
-    const DIGITS_MAX: usize = 127;
-    let text = quote(text, usize::MAX);
-    let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
-    let (number, unit) = text.split_at(digits);
-    let scale: u64 = match unit.to_ascii_lowercase().as_slice() {
-        b"" | b"b" => 1,
-        b"k" => 1000,
-        b"kb" => 1 << 10,
-        b"m" => 1_000_000,
-        b"mb" => MIB,
-        b"g" => 1_000_000_000,
-        b"gb" => GIB,
-        _ => return None,
-    };
-    if digits > DIGITS_MAX {
-        return None;
-    }
-    let add = |sum: u64, digit: &u8| {
-        let digit = u64::from(digit - b'0');
-        sum.saturating_mul(10).saturating_add(digit)
-    };
-    Some(number.iter().fold(0, add).saturating_mul(scale))
-}
-
-/// Parses percentages such as `25%`.
-fn parse_percent(text: &[u8]) -> Option<u8> {
-    let digits = text.strip_suffix(b"%")?;
-    let percent = parse_i64(digits).and_then(|percent| u8::try_from(percent).ok());
-    percent.filter(|percent| *percent <= 100)
-}
-
-fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, ConfigError> {
-    let parsed = match number.spelling {
-        NumberFormat::Plain | NumberFormat::Signed => {
-            Some(parse_i64(value).ok_or(ConfigError::NotInteger)?)
-        }
-        NumberFormat::Memory => {
-            i64::try_from(parse_memory(value).ok_or(ConfigError::NotMemory)?).ok()
-        }
-        NumberFormat::MemoryOrPercent => {
-            if let Some(percent) = parse_percent(value) {
-                return Ok(ClientsMemory::Percent(percent).encode());
-            }
-            let bytes = parse_memory(value).ok_or(ConfigError::NotMemoryOrPercent)?;
-            i64::try_from(bytes).ok()
-        }
-    };
-    let ConfigNumber { least, most, .. } = *number;
-    match parsed.filter(|parsed| (least..=most).contains(parsed)) {
-        Some(parsed) => Ok(parsed as u64),
-        None => Err(ConfigError::OutOfRange { least, most }),
-    }
-}
+/// The largest value of an `int` of Redis.
+const INT_MAX: u64 = i32::MAX as u64;
 
 /// Parses seconds as C's `strtoll` does: an empty text is 0.
 fn parse_seconds(text: &[u8]) -> Option<u64> {
@@ -480,7 +266,7 @@ fn check<'a>(
 ) -> Result<Vec<CheckedChange<'a>>, ConfigError> {
     let number = NUMBERS.iter().find(|number| number.name == name);
     let is_limit = number.is_some() && !HARMLESS.contains(&name);
-    if !allowed && (is_limit || name == OUTPUT_LIMIT) {
+    if !allowed && (is_limit || [OUTPUT_LIMIT, POLICY].contains(&name)) {
         return Err(ConfigError::Protected);
     }
     if name == PASSWORD {
@@ -500,11 +286,13 @@ fn check<'a>(
             false => Err(ConfigError::Protected),
         };
     }
-    let is_cache = shared.store.as_cache().is_some();
-    if name == POLICY && !is_cache {
-        return check_policy(value).map(|()| Vec::new());
+    if let Some((_, now)) = constants(shared).iter().find(|(known, _)| *known == name) {
+        return match now.as_bytes() == value {
+            true => Ok(Vec::new()),
+            false => Err(ConfigError::Immutable),
+        };
     }
-    if is_live(name) && !(name == MAXMEMORY && is_cache) {
+    if is_live(name) {
         return check_live(&shared.settings, name, value);
     }
     if let Some(fixed) = FIXED.iter().find(|fixed| fixed.name == name) {
@@ -517,25 +305,7 @@ fn check<'a>(
         ignored_value(ignored, value)?;
         return Ok(Vec::new());
     }
-    // An immutable parameter accepts only its current value.
-    let same = |(known, now): &(&str, String)| *known == name && now.as_bytes() == value;
-    if constants(shared).iter().any(same) {
-        Ok(Vec::new())
-    } else {
-        Err(ConfigError::Immutable)
-    }
-}
-
-/// Checks a value of [`POLICY`] for a store that evicts no keys.
-fn check_policy(value: &[u8]) -> Result<(), ConfigError> {
-    let is = |word: &&&str| value.eq_ignore_ascii_case(word.as_bytes());
-    match POLICIES.iter().find(is) {
-        Some(&"noeviction") => Ok(()),
-        Some(_) => Err(ConfigError::Fixed(
-            "this server evicts no keys: only noeviction can be set",
-        )),
-        None => Err(ConfigError::NotAmong(POLICIES)),
-    }
+    Err(ConfigError::Immutable)
 }
 
 /// Checks a parameter that has an effect.
@@ -551,11 +321,8 @@ fn check_live<'a>(
         let parsed = parse_number(number, value)?;
         return Ok(vec![((number.setting)(settings), parsed)]);
     }
-    if name == CHANNELS {
-        let is = |word: &&str| value.eq_ignore_ascii_case(word.as_bytes());
-        let at = CHANNEL_WORDS.iter().position(is);
-        let at = at.ok_or(ConfigError::NotAmong(CHANNEL_WORDS))?;
-        return Ok(vec![(&settings.all_channels, u64::from(at == 0))]);
+    if let Some(word) = WORDS.iter().find(|word| word.name == name) {
+        return Ok(vec![((word.setting)(settings), word.parse(value)?)]);
     }
     if name == PROTECTED_MODE {
         let is_on = value.eq_ignore_ascii_case(b"yes");
@@ -683,6 +450,8 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         setting.store(value, Ordering::Relaxed);
     }
     shared.settings.note_slow_thresholds();
+    shared.follow_eviction_policy();
+    maxmemory::evict_for(ctx); // The limit may be lower now.
     if let Some(password) = password {
         set_password(ctx, password);
     }
@@ -759,9 +528,10 @@ fn parameters<'a>(
 /// Whether CONFIG SET can change the parameter `name` while the server runs, with an effect.
 #[must_use]
 pub fn is_live(name: &str) -> bool {
-    [EVENTS, OUTPUT_LIMIT, CHANNELS, PROTECTED_MODE].contains(&name)
+    [EVENTS, OUTPUT_LIMIT, PROTECTED_MODE].contains(&name)
         || config_paths::named(name).is_some()
         || NUMBERS.iter().any(|number| number.name == name)
+        || WORDS.iter().any(|word| word.name == name)
 }
 
 /// `CONFIG RESETSTAT`

@@ -34,18 +34,6 @@ const fn ignored(name: &'static str, default: &'static str, kind: ValueKind) -> 
     }
 }
 
-/// Values of `maxmemory-policy`, in Redis's order.
-pub(super) const POLICIES: &[&str] = &[
-    "volatile-lru",
-    "volatile-lfu",
-    "volatile-random",
-    "volatile-ttl",
-    "allkeys-lru",
-    "allkeys-lfu",
-    "allkeys-random",
-    "noeviction",
-];
-
 const INT: i64 = i32::MAX as i64;
 const LONG: i64 = i64::MAX;
 const SWITCH: ValueKind = ValueKind::Switch;
@@ -90,8 +78,6 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
     ignored("lazyfree-lazy-server-del", "no", SWITCH),
     ignored("lazyfree-lazy-user-del", "no", SWITCH),
     ignored("lazyfree-lazy-user-flush", "no", SWITCH),
-    ignored("lfu-decay-time", "1", ValueKind::Number(0, INT)),
-    ignored("lfu-log-factor", "10", ValueKind::Number(0, INT)),
     ignored("list-compress-depth", "0", ValueKind::Number(0, INT)),
     ignored(
         "list-max-listpack-size",
@@ -109,7 +95,6 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
         "10",
         ValueKind::Number(0, 100),
     ),
-    ignored("maxmemory-samples", "5", ValueKind::Number(1, INT)),
     ignored("min-replicas-max-lag", "10", ValueKind::Number(0, INT)),
     ignored("no-appendfsync-on-rewrite", "no", SWITCH),
     ignored("oom-score-adj", "no", ValueKind::Word(SCORES)),

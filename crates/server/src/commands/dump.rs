@@ -11,11 +11,13 @@ use super::context::CommandContext;
 use super::error::{CommandError, NOT_INTEGER, SYNTAX, TOO_LONG};
 use super::text;
 use super::values::STRING;
+use crate::eviction_policy::EvictionPolicy;
 use crate::exec_context::LONG_REQUEST_BYTES;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::rdb::{PayloadError, dump_string, restore_string};
+use crate::state::access_table::KeyUse;
 
 /// How many times longer it takes to handle a byte of a payload than to copy it.
 const COST: usize = 8;
@@ -52,12 +54,28 @@ struct RestoreOptions {
     replaces: bool,
     /// The expiry is a moment, instead of a duration.
     is_absolute: bool,
+    idle_secs: Option<u64>,
+    frequency: Option<u8>,
 }
 
-/// Parses the options. IDLETIME and FREQ are checked and have no effect: neither is kept here.
+impl RestoreOptions {
+    /// The uses that the restored key has under `policy`, if an option sets them.
+    fn uses(&self, policy: EvictionPolicy) -> Option<KeyUse> {
+        let used = KeyUse {
+            idle_secs: self.idle_secs.unwrap_or(0),
+            frequency: self.frequency.unwrap_or(0),
+        };
+        let is_set = match policy.is_by_frequency() {
+            true => self.frequency.is_some(),
+            false => self.idle_secs.is_some(),
+        };
+        is_set.then_some(used)
+    }
+}
+
+/// Parses the options.
 fn restore_options(args: Args<'_>) -> Result<RestoreOptions, CommandError> {
     let mut options = RestoreOptions::default();
-    let (mut has_idle_time, mut has_frequency) = (false, false);
     let mut at = 4;
     while let Some(option) = args.get(at) {
         let number = || parse_i64(args.at(at + 1)).ok_or(NOT_INTEGER);
@@ -65,20 +83,16 @@ fn restore_options(args: Args<'_>) -> Result<RestoreOptions, CommandError> {
         match text::option(option).as_slice() {
             b"replace" => options.replaces = true,
             b"absttl" => options.is_absolute = true,
-            b"idletime" if has_value && !has_frequency => {
-                if number()? < 0 {
-                    let text = "ERR Invalid IDLETIME value, must be >= 0";
-                    return Err(CommandError::Fixed(text));
-                }
-                has_idle_time = true;
+            b"idletime" if has_value && options.frequency.is_none() => {
+                let text = "ERR Invalid IDLETIME value, must be >= 0";
+                let secs = u64::try_from(number()?).map_err(|_| CommandError::Fixed(text))?;
+                options.idle_secs = Some(secs);
                 at += 1;
             }
-            b"freq" if has_value && !has_idle_time => {
-                if !(0..=255).contains(&number()?) {
-                    let text = "ERR Invalid FREQ value, must be >= 0 and <= 255";
-                    return Err(CommandError::Fixed(text));
-                }
-                has_frequency = true;
+            b"freq" if has_value && options.idle_secs.is_none() => {
+                let text = "ERR Invalid FREQ value, must be >= 0 and <= 255";
+                let frequency = u8::try_from(number()?).map_err(|_| CommandError::Fixed(text))?;
+                options.frequency = Some(frequency);
                 at += 1;
             }
             _ => return Err(SYNTAX),
@@ -163,6 +177,12 @@ pub(super) fn restore(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
                 ctx.notify(KeyspaceEvents::NEW, "new", key);
             }
             ctx.notify_generic("restore", key);
+            let shared = ctx.shared;
+            if let Some(table) = shared.access_table()
+                && let Some(used) = options.uses(shared.settings.eviction_policy())
+            {
+                table.set(key, shared.access_clock(), used);
+            }
         }
     }
     reply::ok(ctx.out);

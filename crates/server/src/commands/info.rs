@@ -11,6 +11,7 @@ use farbank_store::Stats;
 use super::context::CommandContext;
 use super::context::command_table::CommandTable;
 use super::error::CommandError;
+use crate::eviction_policy::POLICIES;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::REDIS_VERSION;
 use crate::settings::WireProtocol;
@@ -209,8 +210,10 @@ pub(super) fn limit(shared: &ServerShared<'_>, figures: &Stats) -> (u64, &'stati
     match shared.store.as_cache().is_some() {
         true => (figures.pool.capacity_bytes, "allkeys-lru"),
         false => {
-            let most = shared.settings.maxmemory.load(Ordering::Relaxed);
-            (most, "noeviction")
+            let settings = &shared.settings;
+            let most = settings.maxmemory.load(Ordering::Relaxed);
+            let policy = settings.maxmemory_policy.load(Ordering::Relaxed);
+            (most, POLICIES[policy as usize])
         }
     }
 }
@@ -279,6 +282,10 @@ fn stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     let counts = shared.counters.since_reset();
     let expired_at_reset = shared.expired_at_reset.load(Ordering::Relaxed);
     let expired = figures.expired_keys.saturating_sub(expired_at_reset);
+    let evicted = match &figures.cache {
+        Some(cache) => cache.evictions,
+        None => counts.get(Counter::EvictedKeys),
+    };
     fields!(out,
         "total_connections_received": shared.accepted.load(Ordering::Relaxed),
         "total_commands_processed": counts.get(Counter::Commands),
@@ -287,7 +294,7 @@ fn stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "total_net_output_bytes": counts.get(Counter::BytesOut),
         "rejected_connections": shared.rejected.load(Ordering::Relaxed),
         "expired_keys": expired,
-        "evicted_keys": figures.cache.as_ref().map_or(0, |cache| cache.evictions),
+        "evicted_keys": evicted,
         "keyspace_hits": counts.get(Counter::Hits),
         "keyspace_misses": counts.get(Counter::Misses),
         "pubsub_channels": shared.subscriptions.channels(SubscriptionKind::Channel),

@@ -75,12 +75,29 @@ pub(super) fn del(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
 
 /// `EXISTS key [key ...]`, `TOUCH key [key ...]`. A repeated key counts each time.
 pub(super) fn exists(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    count_existing(ctx, args, false)
+}
+
+/// `TOUCH key [key ...]`: counts keys, as EXISTS does, and records a use of each.
+pub(super) fn touch(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    count_existing(ctx, args, true)
+}
+
+/// Replies with the number of keys that exist.
+fn count_existing(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    uses: bool,
+) -> Result<(), CommandError> {
     let view = ctx.view();
     let mut found = 0;
     for bytes in args.from(1) {
         let key = ctx.key(bytes);
         let is_there = ctx.ops().meta(key, view)?.is_some();
         ctx.count_lookup(key, is_there);
+        if uses && is_there {
+            ctx.note_use(key);
+        }
         found += i64::from(is_there);
     }
     reply::integer(ctx.out, found);

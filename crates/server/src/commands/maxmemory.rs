@@ -1,17 +1,35 @@
-//! The limit `maxmemory`: refuses requests that may add bytes while live records exceed it.
+//! The limit `maxmemory`: evicts keys before requests that may add bytes while live records exceed it, or refuses these
+//! requests.
 //!
 //! The limit is checked once for each request, before it executes. So the request that crosses the limit succeeds, and a
-//! transaction or a script is executed whole or not at all.
+//! transaction or a script is executed whole or not at all, and no key is evicted in between.
+//!
+//! ```text
+//!   within the limit? ── yes ──────────────────────────────────▶ execute
+//!        │ no
+//!   may the request add bytes? ── no ──────────────────────────▶ execute
+//!        │ yes
+//!   evict until within the limit, or for 2 ms ── candidates ────▶ execute
+//!        │ no candidate
+//!   refuse
+//! ```
+//!
+//! The deletes are in the batch of the request (SRV-EVICT-1).
 
 use std::sync::atomic::Ordering;
 
-use farbank_store::Session;
+use farbank_store::{Error, Key, Session};
 
 use super::context::CommandContext;
 use super::context::command_row::{Command, flag};
 use super::error::CommandError;
+use crate::exec_context::{ExecContext, StoreAccess};
+use crate::keyspace_events::KeyspaceEvents;
+use crate::lock::lock;
 use crate::lua::shebang::ScriptFlags;
+use crate::state::evictor::{EvictionOutcome, EvictionTask};
 use crate::state::shared::ServerShared;
+use crate::stats::counters::Counter;
 
 /// Error of a request that may add bytes above the limit.
 pub(super) const OVER_MAXMEMORY: CommandError =
@@ -28,7 +46,8 @@ pub(super) fn is_exceeded(shared: &ServerShared<'_>, session: &dyn Session) -> b
     most != 0 && session.used_bytes() > most
 }
 
-/// Checks the limit for the request of a client, and records the result for the scripts that the request runs.
+/// Checks the limit for the request of a client, and evicts keys if the request may add bytes. Records the result for the
+/// scripts that the request runs.
 ///
 /// # Errors
 /// [`OVER_MAXMEMORY`] if the command must not run or be queued now.
@@ -39,22 +58,107 @@ pub(super) fn check(ctx: &mut CommandContext<'_>, command: &Command) -> Result<(
         .session()
         .is_ok_and(|session| is_exceeded(shared, session));
     ctx.request.is_over_maxmemory = is_over;
-    match is_over && is_refused(ctx, command) {
+    match is_over {
+        true => check_above(ctx, command),
+        false => Ok(()),
+    }
+}
+
+/// As [`check`], while live records exceed the limit.
+#[cold]
+fn check_above(ctx: &mut CommandContext<'_>, command: &Command) -> Result<(), CommandError> {
+    // A script may write, and is refused by its own flags.
+    if uses_memory(ctx, command, flag::DENYOOM | flag::SCRIPT) && evict_for(ctx) {
+        ctx.request.is_over_maxmemory = false;
+        return Ok(());
+    }
+    match uses_memory(ctx, command, flag::DENYOOM) {
         true => Err(OVER_MAXMEMORY),
         false => Ok(()),
     }
 }
 
-/// Whether a command is refused above the limit. As in Redis, a transaction queues nothing then: its requests use memory.
-#[cold]
-fn is_refused(ctx: &CommandContext<'_>, command: &Command) -> bool {
+/// Whether a command has one of `flags`, or is in a transaction. As in Redis, a transaction queues nothing above the limit:
+/// its requests use memory.
+fn uses_memory(ctx: &CommandContext<'_>, command: &Command, flags: u32) -> bool {
     let Some(queue) = &ctx.client.queue else {
-        return command.is(flag::DENYOOM);
+        return command.is(flags);
     };
     match command.name {
-        "exec" => queue.commands.iter().any(|queued| queued.is(flag::DENYOOM)),
+        "exec" => queue.commands.iter().any(|queued| queued.is(flags)),
         "discard" | "quit" | "reset" => false,
         _ => true,
+    }
+}
+
+/// Evicts keys for a request of a Redis client. Its invalidations of these keys precede its reply, as in Redis. Returns
+/// whether a request that adds bytes may execute.
+pub(super) fn evict_for(ctx: &mut CommandContext<'_>) -> bool {
+    let (store, mut rest) = ctx.split_store();
+    let StoreAccess::Session(session) = store else {
+        return true; // Nothing is evicted within a group.
+    };
+    let may_grow = evict(&mut **session, &mut rest);
+    let start = ctx.out.len();
+    ctx.settle_changes();
+    ctx.note_push(start);
+    may_grow
+}
+
+/// Evicts keys until the store is within the limit, for 2 ms at most. Publishes the events `evicted` with the batch.
+/// Returns whether a request that adds bytes may execute: the store is within the limit, or there are keys that can be
+/// evicted and the time is over.
+pub(super) fn evict<C>(session: &mut dyn Session, ctx: &mut ExecContext<'_, (), C>) -> bool {
+    let (shared, settings) = (ctx.shared, &ctx.shared.settings);
+    let policy = settings.eviction_policy();
+    let bytes_max = match settings.maxmemory.load(Ordering::Relaxed) {
+        0 => u64::MAX,
+        bytes => bytes,
+    };
+    if policy.order.is_none() {
+        return session.used_bytes() <= bytes_max;
+    }
+    let table = shared.access_table();
+    let samples = settings.maxmemory_samples.load(Ordering::Relaxed);
+    let task = EvictionTask {
+        policy,
+        bytes_max,
+        samples: usize::try_from(samples).unwrap_or(usize::MAX),
+        clock: shared.access_clock(),
+        table: table.as_deref(),
+    };
+    let has_events = settings.keyspace_events().tells(KeyspaceEvents::EVICTED);
+    let (mut keys, mut publications) = (0, Vec::new());
+    let records = ctx.thread.records;
+    let set_evicting = |is_on| lock(&ctx.thread.log).set_evicting(is_on);
+    if records {
+        set_evicting(true);
+    }
+    let mut evicted = |key: Key<'_>| {
+        keys += 1;
+        if has_events {
+            publications.extend(shared.event("evicted", key));
+        }
+    };
+    let outcome = ctx.thread.evictor.run(session, &task, &mut evicted);
+    if records {
+        set_evicting(false);
+    }
+    if keys > 0 {
+        ctx.mark.get_or_insert(ctx.out.len());
+        ctx.thread.counters.count(Counter::EvictedKeys, keys);
+    }
+    for publication in publications {
+        ctx.thread.outbox.push(publication, true);
+    }
+    match outcome {
+        Ok(outcome) => outcome != EvictionOutcome::NoCandidate,
+        Err(error) => {
+            if let Error::Poisoned(poisoned) = &error {
+                shared.note_poisoned(poisoned);
+            }
+            true // The request meets the same error and replies with it.
+        }
     }
 }
 

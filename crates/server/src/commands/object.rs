@@ -3,12 +3,16 @@
 //! Farbank stores every string in the same way. The replies are those of Redis for a string with these bytes that SET
 //! has stored.
 
+use std::sync::atomic::Ordering;
+
 use super::command;
 use super::context::CommandContext;
 use super::error::CommandError;
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::rdb::dump_string;
+use crate::settings::LiveSettings;
+use crate::state::access_table::KeyUse;
 
 /// Longest string that Redis stores together with its header.
 const EMBEDDED_BYTES_MAX: usize = 44;
@@ -42,12 +46,17 @@ impl ObjectValue {
         }
     }
 
-    /// How many references Redis counts.
-    fn references(&self) -> i64 {
-        let is_shared = self
+    /// How many references Redis counts. It shares no integers whose uses it records.
+    fn references(&self, settings: &LiveSettings) -> i64 {
+        let is_recorded = settings.maxmemory.load(Ordering::Relaxed) != 0
+            && settings.eviction_policy().depends_on_use();
+        let is_small = self
             .integer
             .is_some_and(|n| (0..SHARED_INTEGERS).contains(&n));
-        if is_shared { SHARED_REFERENCES } else { 1 }
+        match is_small && !is_recorded {
+            true => SHARED_REFERENCES,
+            false => 1,
+        }
     }
 }
 
@@ -81,28 +90,54 @@ pub(super) fn encoding(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
 /// `OBJECT REFCOUNT key`
 pub(super) fn refcount(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     if let Some(value) = object(ctx, args)? {
-        reply::integer(ctx.out, value.references());
+        reply::integer(ctx.out, value.references(&ctx.shared.settings));
     }
     Ok(())
 }
 
-/// `OBJECT IDLETIME key`. The time of a key's last use is not kept, so every key counts as just used.
-pub(super) fn idletime(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    if object(ctx, args)?.is_some() {
-        reply::integer(ctx.out, 0);
+/// Returns the uses of the key at argument 2, with the defaults if the policy does not depend on uses. If there is no
+/// such key, replies with null and returns `None`.
+fn uses(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<Option<KeyUse>, CommandError> {
+    let (key, view) = (ctx.key(args.at(2)), ctx.view());
+    if ctx.ops().meta(key, view)?.is_none() {
+        reply::null(ctx.out, ctx.client.resp);
+        return Ok(None);
     }
+    let table = ctx.shared.access_table();
+    let used = table.map(|table| table.of(key, ctx.shared.access_clock()));
+    Ok(Some(used.unwrap_or_default()))
+}
+
+/// `OBJECT IDLETIME key`. Unless the policy is LRU, the time of a key's last use is not kept, and every key counts as
+/// just used. As in Redis, an error with an LFU policy.
+pub(super) fn idletime(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let Some(used) = uses(ctx, args)? else {
+        return Ok(());
+    };
+    if ctx.shared.settings.eviction_policy().is_by_frequency() {
+        return Err(CommandError::Fixed(
+            "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching \
+             between policies at runtime LRU and LFU data will take some time to adjust.",
+        ));
+    }
+    let secs = i64::try_from(used.idle_secs).unwrap_or(i64::MAX);
+    reply::integer(ctx.out, secs);
     Ok(())
 }
 
 /// `OBJECT FREQ key`. As in Redis, an error without an LFU policy.
 pub(super) fn freq(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    match object(ctx, args)? {
-        Some(_) => Err(CommandError::Fixed(
+    let Some(used) = uses(ctx, args)? else {
+        return Ok(());
+    };
+    if !ctx.shared.settings.eviction_policy().is_by_frequency() {
+        return Err(CommandError::Fixed(
             "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when \
              switching between policies at runtime LRU and LFU data will take some time to adjust.",
-        )),
-        None => Ok(()),
+        ));
     }
+    reply::integer(ctx.out, used.frequency.into());
+    Ok(())
 }
 
 /// `DEBUG OBJECT key`. There is no address in memory to show, and no time of the last use.
@@ -117,7 +152,7 @@ pub(super) fn describe(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     let object = ObjectValue::of(value.len(), &value);
     let text = format!(
         "Value at:0x0 refcount:{} encoding:{} serializedlength:{value_bytes} lru:0 lru_seconds_idle:0",
-        object.references(),
+        object.references(&ctx.shared.settings),
         object.encoding(),
     );
     reply::simple(ctx.out, &text);

@@ -164,7 +164,10 @@ pub(super) fn strlen(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
     ctx.count_lookup(key, meta.is_some());
     match meta {
         Some(meta) if meta.type_of() != STRING => return Err(WRONG_TYPE),
-        Some(meta) => reply::integer(ctx.out, length(meta.value_bytes)),
+        Some(meta) => {
+            ctx.note_use(key);
+            reply::integer(ctx.out, length(meta.value_bytes));
+        }
         None => reply::integer(ctx.out, 0),
     }
     Ok(())

@@ -273,7 +273,7 @@ static ROWS: &[Command] = rows! { 1;
     }
     "touch" {
         arity: -2, flags: READONLY | FAST, keys: ALL, access: "RO",
-        acl: "@keyspace", group: "generic", since: "3.2.1", run: keys::exists,
+        acl: "@keyspace", group: "generic", since: "3.2.1", run: keys::touch,
         tips: "request_policy:multi_shard response_policy:agg_sum",
         summary: "How many of the keys exist.",
     }

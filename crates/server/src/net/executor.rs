@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farbank_pm::Ticket;
+use farbank_pm::rng::Rng;
 use farbank_store::{ConflictPolicy, Error, Session};
 
 use super::connection::{Connection, ProtocolState};
@@ -19,6 +20,7 @@ use crate::state::change_log::KeyChange;
 use crate::state::messages::Publication;
 use crate::state::recording_session::RecordingSession;
 use crate::state::shared::ServerShared;
+use crate::state::touching_session::{TouchingSession, UseRecorder};
 use crate::stats::counters::ThreadCounters;
 
 /// Everything that the threads of a server share: the state of the server, the state of each protocol, the workers.
@@ -67,14 +69,22 @@ impl<'a> Executor<'a> {
         self.thread.timer.start(now);
         self.thread.records = self.shared.tracking.is_on(); // SRV-TRACK-2
         let log = self.thread.records.then(|| Arc::clone(&self.thread.log));
-        let mut recording;
-        let session: &mut dyn Session = match &log {
-            Some(log) => {
-                recording = RecordingSession::new(self.session.as_mut(), log);
-                &mut recording
-            }
-            None => self.session.as_mut(),
-        };
+        let table = self.shared.access_table();
+        let (mut touching, mut recording);
+        let mut session: &mut dyn Session = &mut *self.session;
+        if let Some(table) = &table {
+            let uses = UseRecorder {
+                table,
+                clock: self.shared.access_clock(),
+                random: Rng::new(self.thread.evictor.seed()),
+            };
+            touching = TouchingSession::new(session, uses);
+            session = &mut touching;
+        }
+        if let Some(log) = &log {
+            recording = RecordingSession::new(session, log);
+            session = &mut recording;
+        }
         let turn = Turn {
             session,
             shared: self.shared,

@@ -33,6 +33,7 @@ use crate::commands::memcached::state::MemcachedState;
 use crate::commands::{config, function_load, start_users};
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
 use crate::settings_error::SettingsError;
+use crate::state::access_table::SharedAccessTable;
 use crate::state::acl_log::AclLog;
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::functions::FunctionRegistry;
@@ -269,6 +270,7 @@ impl Server {
         let queued_bytes = subscriptions.queued_bytes();
         let parts = ServerParts {
             shared: ServerShared {
+                access: SharedAccessTable::default(),
                 tracking: Tracking::new(pool.workers.len(), queued_bytes),
                 store,
                 options: &self.options,
@@ -299,6 +301,7 @@ impl Server {
             memcached: MemcachedState::new(spoken),
             pool,
         };
+        parts.shared.follow_eviction_policy();
         std::thread::scope(|scope| {
             let parts = &parts;
             let _none_without_all = ShutdownOnPanic(pool);

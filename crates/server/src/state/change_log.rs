@@ -14,7 +14,7 @@ use std::collections::HashSet;
 pub(crate) enum KeyEvent {
     /// A tracked read. `is_new`: the client was not registered for the key before.
     Read { key: Box<[u8]>, is_new: bool },
-    /// The key has another value. `by_client`: the request has changed it; otherwise it has expired.
+    /// The key has another value. `by_client`: the request has changed it; otherwise it has expired or was evicted.
     Changed { key: Box<[u8]>, by_client: bool },
     /// Keys that are not listed may have changed.
     Flushed,
@@ -41,6 +41,8 @@ pub(crate) struct ChangeLog {
     change_bytes: usize,
     /// While set, changes of single keys are not listed.
     is_flushing: bool,
+    /// While set, changes are not those of the client.
+    is_evicting: bool,
 }
 
 /// Bytes of listed changes above which one [`KeyChange::All`] replaces them.
@@ -90,13 +92,18 @@ impl ChangeLog {
 
     /// Records that the request has changed `key`.
     pub(crate) fn note_change(&mut self, key: &[u8]) {
-        let (key, by_client) = (key.into(), true);
+        let (key, by_client) = (key.into(), !self.is_evicting);
         self.push(KeyEvent::Changed { key, by_client });
     }
 
     /// While `is_on`, changes of single keys are not listed, because [`KeyEvent::Flushed`] stands for all of them.
     pub(crate) fn set_flushing(&mut self, is_on: bool) {
         self.is_flushing = is_on;
+    }
+
+    /// While `is_on`, keys are evicted: no client is the origin of the changes.
+    pub(crate) fn set_evicting(&mut self, is_on: bool) {
+        self.is_evicting = is_on;
     }
 
     /// Takes the events of the request that has ended.

@@ -224,6 +224,15 @@ impl Session for RecordingSession<'_> {
         self.inner.used_bytes()
     }
 
+    fn sample(
+        &mut self,
+        position: u64,
+        visits: usize,
+        each: &mut dyn FnMut(Key<'_>, &ValueMeta) -> bool,
+    ) -> u64 {
+        self.inner.sample(position, visits, each)
+    }
+
     fn rest(&mut self) {
         self.inner.rest();
     }

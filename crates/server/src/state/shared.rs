@@ -1,12 +1,13 @@
 //! [`ServerShared`]: the store, the settings, the connections and the counters of a server.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use farbank_pm::Poisoned;
 use farbank_store::{Key, Store};
 
+use super::access_table::{AccessClock, AccessTable, SharedAccessTable};
 use super::acl_log::AclLog;
 use super::clients::{ClientInfo, ClientRegistry};
 use super::functions::FunctionRegistry;
@@ -40,6 +41,7 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) functions: FunctionRegistry,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) tracking: Tracking,
+    pub(crate) access: SharedAccessTable,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
     /// 40 hexadecimal digits that identify this run of the server.
@@ -74,6 +76,32 @@ impl ServerShared<'_> {
     /// Milliseconds since the server started.
     pub(crate) fn clock_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The time and the settings with which uses of keys are recorded.
+    pub(crate) fn access_clock(&self) -> AccessClock {
+        let get = |setting: &AtomicU64| setting.load(Ordering::Relaxed);
+        AccessClock {
+            secs: self.clock_ms() / 1000,
+            log_factor: get(&self.settings.lfu_log_factor),
+            decay_minutes: get(&self.settings.lfu_decay_minutes),
+        }
+    }
+
+    /// Creates or frees the table of uses after a change of the settings. A cache has its own.
+    pub(crate) fn follow_eviction_policy(&self) {
+        if self.store.as_cache().is_none() {
+            self.access.follow(&self.settings, self.clock_ms() / 1000);
+        }
+    }
+
+    /// Returns the uses of keys, if the eviction policy depends on them.
+    #[inline]
+    pub(crate) fn access_table(&self) -> Option<Arc<AccessTable>> {
+        match self.settings.eviction_policy().depends_on_use() {
+            true => self.access.current(),
+            false => None,
+        }
     }
 
     /// Most bytes of a memcached item: the configured limit, or the store's if that is lower.

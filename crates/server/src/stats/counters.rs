@@ -172,6 +172,8 @@ pub(crate) enum Counter {
     OutputLimits,
     /// Connections closed because of maxmemory-clients.
     Evictions,
+    /// Keys of the durable store evicted because of maxmemory.
+    EvictedKeys,
     /// Requests that the thread of long requests executed.
     Long,
     /// Changes of keys by Redis clients.

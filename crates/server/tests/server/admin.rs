@@ -185,3 +185,14 @@ fn a_server_with_an_idle_admin_connection_stops_at_once() {
     drop(server);
     assert!(began.elapsed() < Duration::from_secs(2));
 }
+
+#[test]
+fn metrics_count_the_keys_that_maxmemory_evicts() {
+    let server = with_admin();
+    let mut client = server.connect();
+    client.ask(
+        "SET a 12345;SET b 12345;CONFIG SET maxmemory-policy allkeys-random maxmemory 1",
+        &"+OK\r\n".repeat(3),
+    );
+    await_text(&server, "/metrics", "farbank_evicted_keys_total 2");
+}

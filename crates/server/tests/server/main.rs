@@ -12,6 +12,7 @@ mod debug;
 mod dump;
 mod durability;
 mod events;
+mod eviction;
 mod functions;
 mod harness;
 mod limits;

@@ -43,7 +43,7 @@ fn a_pipeline_is_refused_from_the_write_that_crosses_the_limit() {
 }
 
 #[test]
-fn maxmemory_has_units_and_noeviction_is_the_only_policy() {
+fn maxmemory_has_units_and_the_default_policy_is_noeviction() {
     let server = Running::new();
     let mut client = server.connect();
     client.ask(
@@ -52,20 +52,19 @@ fn maxmemory_has_units_and_noeviction_is_the_only_policy() {
     );
     assert_eq!(field(&mut client, "memory", "maxmemory"), "2097152");
     client.ask(
-        "CONFIG SET maxmemory-policy NoEviction;CONFIG GET maxmemory-policy",
-        "+OK\r\n*2\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n",
+        "CONFIG GET maxmemory-policy;CONFIG SET maxmemory-policy AllKeys-LRU;CONFIG GET maxmemory-policy",
+        "*2\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n+OK\r\n\
+         *2\r\n$16\r\nmaxmemory-policy\r\n$11\r\nallkeys-lru\r\n",
     );
-    let refused = "-ERR CONFIG SET failed (possibly related to argument 'maxmemory-policy') - ";
-    client.ask(
-        "CONFIG SET maxmemory 1 maxmemory-policy allkeys-lru",
-        &format!("{refused}this server evicts no keys: only noeviction can be set\r\n"),
+    assert_eq!(
+        field(&mut client, "memory", "maxmemory_policy"),
+        "allkeys-lru"
     );
     client.ask(
-        "CONFIG SET maxmemory-policy lru",
-        &format!(
-            "{refused}argument(s) must be one of the following: volatile-lru, volatile-lfu, volatile-random, \
-             volatile-ttl, allkeys-lru, allkeys-lfu, allkeys-random, noeviction\r\n"
-        ),
+        "CONFIG SET maxmemory 1 maxmemory-policy lru",
+        "-ERR CONFIG SET failed (possibly related to argument 'maxmemory-policy') - argument(s) must be one of the \
+         following: volatile-lru, volatile-lfu, volatile-random, volatile-ttl, allkeys-lru, allkeys-lfu, \
+         allkeys-random, noeviction\r\n",
     );
     assert_eq!(field(&mut client, "memory", "maxmemory"), "2097152");
 }

@@ -427,7 +427,33 @@ impl Session for Door {
         };
         let own = self.own.values().map(bytes).sum::<u64>();
         let state = self.inner.state();
-        own + state.visible.values().map(bytes).sum::<u64>()
+        let visible = state.visible.iter();
+        let others = visible.filter(|(name, _)| !self.own.contains_key(*name));
+        own + others.map(|(_, written)| bytes(written)).sum::<u64>()
+    }
+
+    fn sample(
+        &mut self,
+        position: u64,
+        visits: usize,
+        each: &mut dyn FnMut(Key<'_>, &ValueMeta) -> bool,
+    ) -> u64 {
+        let state = self.inner.state();
+        let visible = state.visible.iter();
+        let quiet = visible.filter(|(name, _)| !state.newest.contains_key(*name));
+        let live = quiet
+            .filter_map(|(name, written)| Some((name, self.inner.live(written.value.as_ref())?)));
+        let mut keys: Vec<_> = live.collect();
+        keys.sort_by_key(|((_, bytes), _)| spread(bytes));
+        let mut rest = keys
+            .into_iter()
+            .filter(|((_, bytes), _)| spread(bytes) >= position);
+        for ((db, bytes), stored) in rest.by_ref().take(visits) {
+            if !each(Key { db: *db, bytes }, &stored.meta) {
+                break;
+            }
+        }
+        rest.next().map_or(0, |((_, bytes), _)| spread(bytes))
     }
 
     fn absence(&mut self, key: Key<'_>) -> Absence {

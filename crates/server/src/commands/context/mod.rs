@@ -13,6 +13,7 @@ pub(super) mod command_row;
 pub(super) mod command_table;
 pub(super) mod transaction;
 
+use farbank_pm::rng::Rng;
 use farbank_store::{
     Error, GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision,
 };
@@ -149,6 +150,15 @@ impl CommandContext<'_> {
         });
         if !found {
             self.notify_miss(key);
+        }
+    }
+
+    /// Records a use of `key` by a command that reads only its metadata, if the eviction policy depends on uses.
+    #[inline]
+    pub(in crate::commands) fn note_use(&mut self, key: Key<'_>) {
+        if let Some(table) = self.shared.access_table() {
+            let mut random = Rng::new(self.thread.evictor.seed());
+            table.note(key, self.shared.access_clock(), &mut random);
         }
     }
 

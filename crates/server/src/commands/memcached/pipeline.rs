@@ -280,7 +280,7 @@ fn run(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> ExecOutcome {
         refuse(ctx, request);
         return ExecOutcome::Done;
     }
-    if maxmemory::is_exceeded(ctx.shared, &*ctx.store) && refuse_growth(ctx, request) {
+    if maxmemory::is_exceeded(ctx.shared, &*ctx.store) && refuses_growth(ctx, request) {
         return ExecOutcome::Done;
     }
     match *request {
@@ -309,9 +309,9 @@ fn refuse(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) {
     ctx.append_reply("CLIENT_ERROR unauthenticated", false);
 }
 
-/// Refuses a request that may add bytes, above `maxmemory`. Returns `false` for other requests.
+/// Evicts keys for a request that may add bytes, above `maxmemory`, or refuses it. Returns whether it was refused.
 #[cold]
-fn refuse_growth(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> bool {
+fn refuses_growth(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> bool {
     let (text, quiet) = match *request {
         TextRequest::Store(store) => (OUT_OF_MEMORY_STORING, store.quiet),
         TextRequest::MetaSet { .. } => (OUT_OF_MEMORY_STORING, false),
@@ -322,6 +322,10 @@ fn refuse_growth(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> bool 
         },
         TextRequest::Get { .. } | TextRequest::Fault { .. } => return false,
     };
+    let (session, mut rest) = ctx.split_store();
+    if maxmemory::evict(&mut **session, &mut rest) {
+        return false;
+    }
     ctx.count(Counter::Errors);
     ctx.append_reply(text, quiet);
     true

@@ -1,0 +1,278 @@
+//! Eviction on a real pool, with several workers and across kills.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// `maxmemory` of the servers, and the length of the values.
+const BYTES_MAX: u64 = 1 << 18;
+const VALUE_BYTES: usize = 200;
+/// Clients that write, and the number of keys that each of them writes: many more than fit.
+const CLIENTS: usize = 3;
+const KEYS: u64 = 3000;
+
+struct Server {
+    child: Child,
+    addr: String,
+}
+
+impl Server {
+    fn start(pool: &Path, policy: &str) -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_farbank"))
+            .args(["serve", "--port", "0", "--memcached-port", "off"])
+            .args(["--workers", "3", "--size", "32mb", "--set"])
+            .arg(format!("maxmemory={BYTES_MAX}"))
+            .args(["--set", &format!("maxmemory-policy={policy}"), "--pool"])
+            .arg(pool)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a server");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let mut line = || lines.next().expect("a line").expect("a line");
+        let banner = line();
+        let addr = banner.split("redis://").nth(1).expect("an address");
+        let addr = addr.to_owned();
+        (0..3).for_each(|_| drop(line()));
+        Server { child, addr }
+    }
+
+    fn connect(&self) -> Client {
+        let stream = TcpStream::connect(&self.addr).expect("a connection");
+        let lines = BufReader::new(stream.try_clone().expect("a socket"));
+        Client { stream, lines }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("a kill");
+        self.child.wait().expect("an end");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok(); // It has ended already, unless the test has failed.
+        self.child.wait().ok();
+    }
+}
+
+struct Client {
+    stream: TcpStream,
+    lines: BufReader<TcpStream>,
+}
+
+impl Client {
+    /// Sends requests together. `None`: the server has ended.
+    fn send(&mut self, requests: &[Vec<String>]) -> Option<()> {
+        let mut bytes = String::new();
+        for words in requests {
+            bytes += &format!("*{}\r\n", words.len());
+            for word in words {
+                bytes += &format!("${}\r\n{word}\r\n", word.len());
+            }
+        }
+        self.stream.write_all(bytes.as_bytes()).ok()
+    }
+
+    /// Reads a line. `None`: the server has ended.
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        match self.lines.read_line(&mut line) {
+            Ok(bytes) if bytes > 0 && line.ends_with('\n') => Some(line.trim_end().to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of a key, which is a number; `Some(None)`: the key does not exist.
+    fn get(&mut self, key: &str) -> Option<Option<u64>> {
+        self.send(&[vec!["GET".into(), key.into()]])?;
+        if self.line()? == "$-1" {
+            return Some(None);
+        }
+        Some(Some(self.line()?.parse().expect("a number")))
+    }
+
+    /// Returns a field of INFO.
+    fn figure(&mut self, name: &str) -> u64 {
+        self.send(&[vec!["INFO".into(), "everything".into()]])
+            .expect("a server");
+        let length = self.line().expect("a length");
+        let length: usize = length[1..].parse().expect("a length");
+        let (mut read, mut found) = (0, None);
+        while read < length + 2 {
+            let mut line = String::new();
+            read += self.lines.read_line(&mut line).expect("a line");
+            if let Some(value) = line.strip_prefix(&format!("{name}:")) {
+                found = value.trim_end().parse().ok();
+            }
+        }
+        found.expect("a figure")
+    }
+}
+
+fn set(key: &str, number: u64) -> Vec<String> {
+    let value = format!("{number:0>VALUE_BYTES$}");
+    ["SET", key, &value, "EX", "10000"]
+        .map(str::to_owned)
+        .into()
+}
+
+/// The values of a key that its client may find.
+#[derive(Clone, Copy, Default)]
+struct Allowed {
+    /// The last acknowledged value, if the key was not found evicted since.
+    acknowledged: Option<u64>,
+    /// The first and the last value that was sent after it.
+    sent: Option<(u64, u64)>,
+}
+
+/// A client that alone writes its keys.
+struct Writer {
+    number: usize,
+    keys: BTreeMap<u64, Allowed>,
+    /// The next value.
+    next: u64,
+}
+
+impl Writer {
+    fn name(&self, key: u64) -> String {
+        format!("client{}:{key}", self.number)
+    }
+
+    /// Writes and reads keys until the server ends.
+    fn run(&mut self, mut client: Client) {
+        loop {
+            self.next += 1;
+            let (value, key) = (self.next, self.next.wrapping_mul(7919) % KEYS);
+            let allowed = self.keys.entry(key).or_default();
+            let first = allowed.sent.map_or(value, |(first, _)| first);
+            allowed.sent = Some((first, value));
+            if client.send(&[set(&self.name(key), value)]).is_none() {
+                return;
+            }
+            match client.line() {
+                None => return,
+                Some(reply) => assert_eq!(reply, "+OK"),
+            }
+            self.keys.entry(key).or_default().acknowledged = Some(value);
+            self.keys.entry(key).or_default().sent = None;
+            let read = (value * 31) % KEYS;
+            let Some(found) = client.get(&self.name(read)) else {
+                return;
+            };
+            self.judge(read, found);
+        }
+    }
+
+    /// Checks what was found at a key.
+    fn judge(&mut self, key: u64, found: Option<u64>) {
+        let name = self.name(key);
+        let allowed = self.keys.entry(key).or_default();
+        if let Some(found) = found {
+            let is_sent = allowed
+                .sent
+                .is_some_and(|(first, last)| (first..=last).contains(&found));
+            assert!(
+                is_sent || allowed.acknowledged == Some(found),
+                "{name} holds {found}, expected {:?} or {:?}",
+                allowed.acknowledged,
+                allowed.sent
+            );
+        }
+        // An evicted key stays absent until it is written again.
+        *allowed = Allowed {
+            acknowledged: found,
+            sent: None,
+        };
+    }
+}
+
+#[test]
+fn a_write_survives_a_kill_or_its_key_was_evicted_and_evicted_keys_stay_so() {
+    /// Keys that a server evicts before it is killed.
+    const EVICTED: u64 = 500;
+    let dir = tempfile::tempdir().expect("a folder");
+    let pool = dir.path().join("pool");
+    let mut writers: Vec<_> = (0..CLIENTS)
+        .map(|number| Writer {
+            number,
+            keys: BTreeMap::new(),
+            next: 0,
+        })
+        .collect();
+    for policy in [
+        "allkeys-lru",
+        "volatile-lfu",
+        "allkeys-random",
+        "volatile-ttl",
+    ] {
+        let mut server = Server::start(&pool, policy);
+        std::thread::scope(|scope| {
+            for writer in &mut writers {
+                let client = server.connect();
+                scope.spawn(move || writer.run(client));
+            }
+            let mut watcher = server.connect();
+            let mut evicted = 0;
+            for _ in 0..400 {
+                std::thread::sleep(Duration::from_millis(50));
+                evicted = watcher.figure("evicted_keys");
+                if evicted > EVICTED {
+                    break;
+                }
+            }
+            assert!(evicted > EVICTED, "{policy}: {evicted} keys were evicted");
+            server.kill();
+        });
+        let server = Server::start(&pool, policy);
+        let mut client = server.connect();
+        let mut found = 0;
+        for writer in &mut writers {
+            let keys: Vec<_> = writer.keys.keys().copied().collect();
+            for key in keys {
+                let value = client.get(&writer.name(key)).expect("a server");
+                found += u64::from(value.is_some());
+                writer.judge(key, value);
+            }
+        }
+        assert!(found * VALUE_BYTES as u64 <= BYTES_MAX, "{found} keys");
+        assert!(found > 250, "{found} keys");
+    }
+}
+
+#[test]
+fn a_pipelined_load_of_several_workers_stays_near_the_limit() {
+    /// Requests of a client that are one batch.
+    const BATCH: u64 = 25;
+    const BATCHES: u64 = 200;
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&dir.path().join("pool"), "allkeys-lfu");
+    std::thread::scope(|scope| {
+        for number in 0..CLIENTS as u64 {
+            let mut client = server.connect();
+            scope.spawn(move || {
+                for batch in 0..BATCHES {
+                    let key = |n| format!("{number}:{}", batch * BATCH + n);
+                    let requests: Vec<_> = (0..BATCH).map(|n| set(&key(n), n)).collect();
+                    client.send(&requests).expect("a server");
+                    for _ in 0..BATCH {
+                        assert_eq!(client.line().as_deref(), Some("+OK"));
+                    }
+                }
+            });
+        }
+    });
+    let mut client = server.connect();
+    client.send(&[set("new", 1)]).expect("a server");
+    assert_eq!(client.line().as_deref(), Some("+OK"));
+    let frequency = ["OBJECT", "FREQ", "new"].map(str::to_owned).into();
+    client.send(&[frequency]).expect("a server");
+    assert_eq!(client.line().as_deref(), Some(":5"));
+    let live = client.figure("pool_live_bytes");
+    let least = BYTES_MAX - 2 * BATCH * VALUE_BYTES as u64 * CLIENTS as u64;
+    let most = BYTES_MAX + 2 * BATCH * VALUE_BYTES as u64 * CLIENTS as u64;
+    assert!((least..=most).contains(&live), "{live} bytes are live");
+}
