@@ -1,5 +1,6 @@
 //! The admin port: its pages, and clients that misuse it.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -184,6 +185,23 @@ fn a_server_with_an_idle_admin_connection_stops_at_once() {
     let began = Instant::now();
     drop(server);
     assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+/// Returns the names in `text` that begin with `farbank_`.
+fn figure_names(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("farbank_")).collect()
+}
+
+#[test]
+fn every_figure_of_the_dashboard_exists() {
+    let dashboard = include_str!("../../../../etc/grafana-dashboard.json");
+    let server = with_admin();
+    let metrics = await_text(&server, "/metrics", "farbank_up 1");
+    let (shown, existing) = (figure_names(dashboard), figure_names(&metrics));
+    let missing: Vec<_> = shown.difference(&existing).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(shown.len() > 30, "{shown:?}");
 }
 
 #[test]
