@@ -68,19 +68,18 @@ impl LatencyTotals {
             .collect()
     }
 
-    /// Returns one bucket for each power of two: its upper limit in seconds, and its count. The last one also has all
-    /// longer times.
+    /// Returns one bucket for each power of two: its upper limit in seconds, and its count. The last one has all longer
+    /// times; its limit, `f64::MAX`, is what the OpenMetrics format writes as `+Inf`.
     pub(crate) fn octaves_secs(&self) -> Vec<(f64, u64)> {
+        let octaves = OCTAVES.map(|bits| {
+            let limit_ns = 1_u64 << bits;
+            (limit_ns as f64 / 1e9, self.times.count_to(limit_ns - 1))
+        });
         let mut before = 0;
-        let octave = |bits| {
-            let upto = match bits {
-                bits if bits == *OCTAVES.end() => self.count(),
-                bits => self.times.count_to((1_u64 << bits) - 1),
-            };
-            let count = upto - std::mem::replace(&mut before, upto);
-            ((1_u64 << bits) as f64 / 1e9, count)
-        };
-        OCTAVES.map(octave).collect()
+        octaves
+            .chain([(f64::MAX, self.count())])
+            .map(|(limit, upto)| (limit, upto - std::mem::replace(&mut before, upto)))
+            .collect()
     }
 }
 
