@@ -131,7 +131,7 @@ pub(crate) fn cluster(size: RunSize) -> Result<(), String> {
     let cycles = if size == RunSize::Gate { "300" } else { "30" };
     output(check("cluster")?.args(["--cycles", cycles]))?;
     let mut shared = check("cluster")?;
-    shared.args(["--fabric", "shm", "--processes", "4"]);
+    shared.args(["--fabric", "shm", "--processes", "4", "--threads", "2"]);
     output(shared.args(["--cycles", cycles])).map(|_| ())
 }
 
@@ -148,7 +148,8 @@ pub(crate) fn tree_hosts(size: RunSize) -> Result<(), String> {
     succeed(&mut tests)?;
     let cycles = if size == RunSize::Gate { "300" } else { "30" };
     let mut command = check("cluster")?;
-    let figures = output(command.args(["--hosts", "--cycles", cycles, "--json"]))?;
+    command.args(["--hosts", "--threads", "2", "--cycles", cycles]);
+    let figures = output(command.arg("--json"))?;
     let figures: Value = serde_json::from_str(figures.trim()).map_err(|e| e.to_string())?;
     // In a few cycles it may happen that no process holds a lock when it is cut off.
     match figures["taken_in_cuts"].as_u64() {

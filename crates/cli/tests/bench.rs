@@ -149,6 +149,33 @@ fn bench_tree_measures_each_kind_of_operation_over_tcp() {
 }
 
 #[test]
+fn bench_tree_measures_compute_servers_of_several_threads() {
+    for fabric in ["tcp", "shm"] {
+        let options = [
+            "--compute-servers",
+            "2",
+            "--threads",
+            "2",
+            "--coroutines",
+            "2",
+        ];
+        let load = ["--mix", "ycsb-a", "--system", "sherman"];
+        let time = ["--window-us", "100000"];
+        let all = [&["--fabric", fabric][..], &options, &load, &time].concat();
+        let (output, found) = tree(&all);
+        // The bound of the bare round trips may be broken on a busy machine.
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+        let figures = found["figures"].as_array().unwrap();
+        let name = "sherman: all clients: throughput";
+        let throughput = figures.iter().find(|figure| figure["name"] == name);
+        assert!(throughput.unwrap()["value"].as_f64().unwrap() > 0.0);
+        let notes = found["notes"].to_string();
+        let servers = "2 compute servers of 2 threads in this process; 8 clients";
+        assert!(notes.contains(servers), "{notes}");
+    }
+}
+
+#[test]
 fn bench_tree_fails_if_a_bound_does_not_hold() {
     // The index cache of such a small tree has one node, and a single client has no contention.
     let (output, found) = tree(&["--experiment", "counts", "--servers", "1", "--threads", "1"]);

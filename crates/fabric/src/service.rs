@@ -28,10 +28,7 @@ pub enum ServiceRequest {
     Join,
     /// Ends the use of the caller's epoch. The caller holds no lock and sends no further verb. For the lease server
     /// only, which may give the same epoch to the next compute server that joins.
-    Leave {
-        /// Highest number of a connection of the caller.
-        attempt: u64,
-    },
+    Leave,
     /// Reserves the server's host memory before byte `to`, so that no chunk of it is allocated. For memory that a
     /// structure uses at fixed addresses.
     Reserve {
@@ -58,15 +55,15 @@ pub enum ServiceResponse {
     Expired,
     /// The new epoch of the calling compute server.
     Epoch(u8),
-    /// The number, the epoch and the first connection of a compute server that has joined over a network.
+    /// The number and the epoch of a compute server that has joined over a network.
     Joined {
         /// Number of the compute server.
         compute: u16,
         /// Its epoch.
         epoch: u8,
-        /// Number of its first connection to each memory server. An epoch that another process has left begins with a
-        /// higher number than all connections of that process.
-        attempt: u64,
+        /// Number of the process among those that have used the epoch. All but the first continue an epoch that the process
+        /// before has left.
+        process: u32,
     },
     /// The epoch is no longer in use.
     Left,

@@ -3,9 +3,15 @@
 //! Nodes just above the leaves are cached by the keys they cover. When they exceed the limit, the cache draws two at
 //! random and evicts the less used one. Higher nodes are few and stay. Cached nodes may be outdated: a client that
 //! follows one checks fence keys and level of the next node, and has a wrong node dropped.
+//!
+//! All threads of the compute server share the cache. Lookups of different threads do not write to the same line of the
+//! processor's cache to lock it ([`SharedCache`]). Changes, which follow a read of a node, lock all lookups out.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::sync::ShardedLock;
 
 use farbank_fabric::GAddr;
 use farbank_pm::rng::Rng;
@@ -13,11 +19,15 @@ use farbank_pm::rng::Rng;
 use crate::key::Key;
 use crate::page::NodePage;
 
+/// The cache of a compute server, for all its threads. No holder of the lock panics.
+pub(crate) type SharedCache = ShardedLock<IndexCache>;
+
 pub(crate) struct CachedNode {
-    pub(crate) page: Rc<NodePage>,
-    pub(crate) at: GAddr,
+    page: Arc<NodePage>,
+    at: GAddr,
     highest: Option<Key>,
-    uses: u64,
+    /// Number of lookups that have found it. Lookups at the same time may count as one.
+    uses: AtomicU64,
     /// Its index in [`IndexCache::order`].
     place: usize,
 }
@@ -45,23 +55,24 @@ impl IndexCache {
     }
 
     /// Returns the cached node of `level` that covers `key`, and its address.
-    pub(crate) fn find(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<NodePage>)> {
-        let nodes = self.levels.get_mut(usize::from(level))?;
-        let (_, kept) = nodes.range_mut::<Key, _>(..=key).next_back()?;
+    pub(crate) fn find(&self, level: u8, key: &Key) -> Option<(GAddr, Arc<NodePage>)> {
+        let nodes = self.levels.get(usize::from(level))?;
+        let (_, kept) = nodes.range::<Key, _>(..=key).next_back()?;
         if kept.highest.as_ref().is_some_and(|highest| highest <= key) {
             return None;
         }
-        kept.uses += 1;
-        Some((kept.at, Rc::clone(&kept.page)))
+        let uses = kept.uses.load(Ordering::Relaxed);
+        kept.uses.store(uses + 1, Ordering::Relaxed);
+        Some((kept.at, Arc::clone(&kept.page)))
     }
 
     /// Returns the cached node for `key` on the lowest level from `level` up that has one.
-    pub(crate) fn lowest(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<NodePage>)> {
+    pub(crate) fn lowest(&self, level: u8, key: &Key) -> Option<(GAddr, Arc<NodePage>)> {
         (usize::from(level)..self.levels.len()).find_map(|level| self.find(level as u8, key))
     }
 
     /// Caches an internal node.
-    pub(crate) fn keep(&mut self, at: GAddr, page: &Rc<NodePage>) {
+    pub(crate) fn keep(&mut self, at: GAddr, page: &Arc<NodePage>) {
         if self.bytes_max == 0 {
             return;
         }
@@ -76,10 +87,10 @@ impl IndexCache {
             self.order.push(head.lowest.clone());
         }
         let kept = CachedNode {
-            page: Rc::clone(page),
+            page: Arc::clone(page),
             at,
             highest: head.highest,
-            uses: 1,
+            uses: AtomicU64::new(1),
             place: self.order.len().wrapping_sub(1),
         };
         self.levels[level].insert(head.lowest, kept);
@@ -89,7 +100,10 @@ impl IndexCache {
         while !self.order.is_empty() && (self.order.len() + 1) * self.node_bytes > self.bytes_max {
             let count = self.order.len() as u64;
             let two = [0; 2].map(|_| self.rng.below(count) as usize);
-            let uses = two.map(|place| self.levels[1][&self.order[place]].uses);
+            let uses = two.map(|place| {
+                let node = &self.levels[1][&self.order[place]];
+                node.uses.load(Ordering::Relaxed)
+            });
             let loser = if uses[0] <= uses[1] { two[0] } else { two[1] };
             let lowest = self.order[loser].clone();
             self.drop_node(1, &lowest);

@@ -4,7 +4,7 @@
 //! keys as operations would, but in no simulated time. Missing nodes are read directly and cached, and cached nodes
 //! count as used, so evictions are those of a long run.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use farbank_fabric::{Fabric, GAddr};
 
@@ -29,7 +29,7 @@ impl<F: Fabric> Compute<F> {
 
     fn look_up(&self, key: &Key, look: &dyn Fn(GAddr, &mut [u8])) {
         let layout = self.config().layout;
-        let mut cache = self.cache();
+        let mut cache = self.cache_mut();
         let mut at = match cache.lowest(1, key) {
             Some((_, page)) if page.head().level == 1 => return,
             Some((_, page)) => Some(child_for(&page, key).0),
@@ -42,7 +42,7 @@ impl<F: Fabric> Compute<F> {
         while let Some(node) = at {
             let mut bytes = vec![0; layout.node_bytes];
             look(node, &mut bytes);
-            let page = Rc::new(NodePage { layout, bytes });
+            let page = Arc::new(NodePage { layout, bytes });
             let level = page.head().level;
             if level == 0 {
                 return;

@@ -1,15 +1,25 @@
 //! A compute server and its clients: the shared state, and the access to memory servers.
+//!
+//! ```text
+//!   thread 0: Compute, its fabric, Clients ─┐
+//!   thread 1: Compute, its fabric, Clients ─┼──▶ ComputeState: index cache, local locks, allocators, one owner of global locks
+//!             └ all futures of a thread run on this thread
+//! ```
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
+use crossbeam_utils::sync::{ShardedLockReadGuard, ShardedLockWriteGuard};
 use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::{Fabric, FabricError, GAddr, Nanos, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
 use farbank_pm::rng::Rng;
+use farbank_pm::sync::unpoisoned;
 
 use crate::block::{VALUE_BYTES_MAX, ValueBlocks};
-use crate::cache::IndexCache;
+use crate::cache::{IndexCache, SharedCache};
 use crate::config::{Config, HOST_LOCKS_MAX, ValueMode};
 use crate::error::TreeError;
 use crate::key::Key;
@@ -21,37 +31,59 @@ use crate::page::NodePage;
 use crate::phase::{Phase, PhaseCounts, PhaseGuard};
 use crate::superblock::mark;
 
-/// The state shared by the clients of a compute server.
-struct ComputeState<F> {
-    fabric: F,
+/// The state shared by the clients of a compute server, on all its threads. No holder of one of its locks panics.
+struct ComputeState {
     config: Config,
     compute: u16,
     epoch: u8,
-    locks: Rc<RefCell<LocalLockTable>>,
-    cache: RefCell<IndexCache>,
-    nodes: RefCell<Vec<NodeAllocator>>,
-    blocks: RefCell<Vec<ValueBlocks>>,
-    phases: Rc<PhaseCounts>,
-    servers: RefCell<Vec<MemoryServerState>>,
+    locks: LocalLockTable,
+    cache: SharedCache,
+    servers: Vec<MemoryServerState>,
 }
 
-/// A compute server's view of a memory server.
-#[derive(Clone, Copy, Default)]
+/// A compute server's view of a memory server, and its memory there.
 struct MemoryServerState {
     /// Whether the tree's mark was seen there.
-    marked: bool,
+    is_marked: AtomicBool,
+    /// Whether `error` is there.
+    is_gone: AtomicBool,
     /// The error after which it is not used any more in this epoch: it did not answer, or had lost its memory.
-    gone: Option<FabricError>,
+    error: Mutex<Option<FabricError>>,
+    nodes: Mutex<NodeAllocator>,
+    blocks: Mutex<ValueBlocks>,
 }
 
-/// A compute server of a tree.
+impl MemoryServerState {
+    fn new(config: &Config) -> MemoryServerState {
+        MemoryServerState {
+            is_marked: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+            error: Mutex::default(),
+            nodes: Mutex::new(NodeAllocator::new(config.shares_spare)),
+            blocks: Mutex::new(ValueBlocks::new(config.shares_spare)),
+        }
+    }
+}
+
+/// A compute server of a tree, for its other threads ([`Compute::on_thread`]).
+#[derive(Clone)]
+pub struct SharedCompute(Arc<ComputeState>);
+
+/// A thread of a compute server.
+struct ComputeThread<F> {
+    fabric: F,
+    state: Arc<ComputeState>,
+    phases: Rc<PhaseCounts>,
+}
+
+/// A compute server of a tree, on one of its threads.
 pub struct Compute<F> {
-    state: Rc<ComputeState<F>>,
+    thread: Rc<ComputeThread<F>>,
 }
 
 /// One client of a compute server: one operation at a time.
 pub struct Client<F> {
-    home: Rc<ComputeState<F>>,
+    thread: Rc<ComputeThread<F>>,
     op: Cell<OpStats>,
     leaf_window: LeafWindow,
 }
@@ -75,63 +107,69 @@ impl<F: Fabric> Compute<F> {
             (1..=HOST_LOCKS_MAX).contains(&host_locks),
             "host_locks is {host_locks}, expected 1 to {HOST_LOCKS_MAX}"
         );
-        let servers = usize::from(fabric.servers());
         let node_bytes = config.layout.node_bytes;
         let cache = IndexCache::new(config.cache_bytes, node_bytes, compute.into());
+        let servers = (0..fabric.servers()).map(|_| MemoryServerState::new(&config));
+        let state = ComputeState {
+            config,
+            compute,
+            epoch,
+            locks: LocalLockTable::new(),
+            cache: SharedCache::new(cache),
+            servers: servers.collect(),
+        };
+        Compute::on_thread(fabric, &SharedCompute(Arc::new(state)))
+    }
+
+    /// Creates the handle of a compute server for the thread of `fabric`, which is of the same epoch. Its clients share the index
+    /// cache and hand over locks with those of the other threads.
+    #[must_use]
+    pub fn on_thread(fabric: F, shared: &SharedCompute) -> Compute<F> {
         Compute {
-            state: Rc::new(ComputeState {
+            thread: Rc::new(ComputeThread {
                 fabric,
-                config,
-                compute,
-                epoch,
-                locks: Rc::default(),
-                cache: RefCell::new(cache),
-                nodes: RefCell::new(
-                    (0..servers)
-                        .map(|_| NodeAllocator::new(config.shares_spare))
-                        .collect(),
-                ),
-                blocks: RefCell::new(
-                    (0..servers)
-                        .map(|_| ValueBlocks::new(config.shares_spare))
-                        .collect(),
-                ),
+                state: Arc::clone(&shared.0),
                 phases: Rc::default(),
-                servers: RefCell::new(vec![MemoryServerState::default(); servers]),
             }),
         }
+    }
+
+    /// Returns the compute server, for its other threads.
+    #[must_use]
+    pub fn shared(&self) -> SharedCompute {
+        SharedCompute(Arc::clone(&self.thread.state))
     }
 
     /// Creates a client.
     #[must_use]
     pub fn client(&self) -> Client<F> {
         Client {
-            home: Rc::clone(&self.state),
+            thread: Rc::clone(&self.thread),
             op: Cell::default(),
             leaf_window: LeafWindow::new(),
         }
     }
 
-    /// Returns whether any of its clients is in phase `what`.
+    /// Returns whether any of its clients on this thread is in phase `what`.
     #[cfg(feature = "check")]
     pub(crate) fn is_in_phase(&self, what: Phase) -> bool {
-        self.state.phases.any(what)
+        self.thread.phases.any(what)
     }
 
     /// Returns the tree's configuration.
     pub(crate) fn config(&self) -> &Config {
-        &self.state.config
+        &self.thread.state.config
     }
 
-    /// Returns its index cache.
-    pub(crate) fn cache(&self) -> RefMut<'_, IndexCache> {
-        self.state.cache.borrow_mut()
+    /// Returns its index cache, to change it.
+    pub(crate) fn cache_mut(&self) -> ShardedLockWriteGuard<'_, IndexCache> {
+        unpoisoned(self.thread.state.cache.write())
     }
 
     /// Returns the bytes of internal nodes in its cache.
     #[must_use]
     pub fn cache_bytes(&self) -> usize {
-        self.state.cache.borrow().bytes()
+        unpoisoned(self.thread.state.cache.read()).bytes()
     }
 }
 
@@ -143,32 +181,45 @@ impl<F: Fabric> Client<F> {
 
     /// Returns the access to the memory servers.
     pub(crate) fn fabric(&self) -> &F {
-        &self.home.fabric
+        &self.thread.fabric
     }
 
     /// Returns the tree's configuration.
     pub(crate) fn config(&self) -> &Config {
-        &self.home.config
+        &self.state().config
     }
 
-    /// Returns the compute server's index cache.
-    pub(crate) fn cache(&self) -> RefMut<'_, IndexCache> {
-        self.home.cache.borrow_mut()
+    fn state(&self) -> &ComputeState {
+        &self.thread.state
+    }
+
+    fn server(&self, server: u16) -> &MemoryServerState {
+        &self.state().servers[usize::from(server)]
+    }
+
+    /// Returns the compute server's index cache, for lookups.
+    pub(crate) fn cache(&self) -> ShardedLockReadGuard<'_, IndexCache> {
+        unpoisoned(self.state().cache.read())
+    }
+
+    /// Returns the compute server's index cache, to change it.
+    pub(crate) fn cache_mut(&self) -> ShardedLockWriteGuard<'_, IndexCache> {
+        unpoisoned(self.state().cache.write())
     }
 
     /// Returns the compute server's local locks.
-    pub(crate) fn local_locks(&self) -> &Rc<RefCell<LocalLockTable>> {
-        &self.home.locks
+    pub(crate) fn local_locks(&self) -> &LocalLockTable {
+        &self.state().locks
     }
 
     /// Returns the compute server in its epoch, as owner of locks.
     pub(crate) fn lock_owner(&self) -> u64 {
-        encode_owner(self.home.compute, self.home.epoch)
+        encode_owner(self.state().compute, self.state().epoch)
     }
 
     /// Returns whether this is the compute server `compute` in epoch `epoch`.
     pub(crate) fn is_on(&self, compute: u16, epoch: u8) -> bool {
-        (compute, epoch) == (self.home.compute, self.home.epoch)
+        (compute, epoch) == (self.state().compute, self.state().epoch)
     }
 
     /// Returns the number of leaves that ranges read at once.
@@ -205,19 +256,19 @@ impl<F: Fabric> Client<F> {
 
     /// Counts this client as in phase `what` until the returned guard is dropped.
     pub(crate) fn begin(&self, what: Phase) -> PhaseGuard {
-        self.home.phases.begin(what)
+        self.thread.phases.begin(what)
     }
 
     /// Checks once that memory server `server` has this tree's mark. A server that restarted with empty memory has
     /// none.
     pub(crate) async fn admit(&self, server: u16) -> Result<(), TreeError> {
-        let index = usize::from(server);
-        if self.home.servers.borrow()[index].marked || fault!("tree.empty_server_admitted") {
+        let state = self.server(server);
+        if state.is_marked.load(Ordering::Acquire) || fault!("tree.empty_server_admitted") {
             return Ok(());
         }
-        let (at, mark) = mark(server, &self.home.config.layout);
+        let (at, mark) = mark(server, &self.config().layout);
         self.reachable(server)?;
-        let found = self.home.fabric.read(at, mark.len()).await;
+        let found = self.fabric().read(at, mark.len()).await;
         let found = found.map_err(|error| self.noted(error))?;
         if found.iter().all(|byte| *byte == 0) {
             return Err(self.noted(FabricError::Empty { server }));
@@ -225,22 +276,28 @@ impl<F: Fabric> Client<F> {
         if found != mark {
             return Err(TreeError::OtherLayout { server });
         }
-        self.home.servers.borrow_mut()[index].marked = true;
+        state.is_marked.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Returns the recorded error at once if `server` has failed to answer before, so that an epoch waits for its
     /// timeout only once.
     pub(crate) fn reachable(&self, server: u16) -> Result<(), TreeError> {
-        let gone = self.home.servers.borrow()[usize::from(server)].gone;
-        gone.map_or(Ok(()), |error| Err(TreeError::Fabric(error)))
+        let state = self.server(server);
+        if !state.is_gone.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let error = *unpoisoned(state.error.lock());
+        error.map_or(Ok(()), |error| Err(TreeError::Fabric(error)))
     }
 
     /// Records a memory server as failed if `error` says so. Returns the tree's error.
     pub(crate) fn noted(&self, error: FabricError) -> TreeError {
         use FabricError::{Damaged, Empty, Timeout};
         if let Timeout { server } | Empty { server } | Damaged { server } = error {
-            self.home.servers.borrow_mut()[usize::from(server)].gone = Some(error);
+            let state = self.server(server);
+            *unpoisoned(state.error.lock()) = Some(error);
+            state.is_gone.store(true, Ordering::Release);
         }
         TreeError::Fabric(error)
     }
@@ -258,14 +315,14 @@ impl<F: Fabric> Client<F> {
         ask: ServiceRequest,
     ) -> Result<ServiceResponse, TreeError> {
         self.reachable(server)?;
-        let answer = self.home.fabric.call(server, ask).await;
+        let answer = self.fabric().call(server, ask).await;
         answer.map_err(|error| self.noted(error))
     }
 
     pub(crate) async fn round_trip(&self, verb: Verb) -> Result<Verb, TreeError> {
         self.reachable(verb.at().server())?;
         self.note(|op| op.round_trips += 1);
-        let done = self.home.fabric.verb(verb).await;
+        let done = self.fabric().verb(verb).await;
         done.map_err(|error| self.noted(error))
     }
 
@@ -297,10 +354,10 @@ impl<F: Fabric> Client<F> {
     pub(crate) async fn read(&self, at: GAddr) -> Result<FetchedNode, TreeError> {
         const WAIT_NS: Nanos = 4_000;
         const DOUBLINGS: u32 = 6;
-        let layout = self.home.config.layout;
-        let ns_max = self.home.config.read_ns_max();
+        let layout = self.config().layout;
+        let ns_max = self.config().read_ns_max();
         let is_bounded = ns_max < Nanos::MAX;
-        let now = || self.home.fabric.now();
+        let now = || self.fabric().now();
         let (mut late, mut torn_since) = (0, None);
         self.admit(at.server()).await?;
         loop {
@@ -316,14 +373,14 @@ impl<F: Fabric> Client<F> {
             }
             self.note(|op| op.read_retries += 1);
             if !in_time {
-                let mut lot = Rng::new(at.0 ^ now()).fork(self.home.compute.into());
+                let mut lot = Rng::new(at.0 ^ now()).fork(self.state().compute.into());
                 let most = WAIT_NS << late;
                 late = (late + 1).min(DOUBLINGS);
-                self.home.fabric.sleep(lot.below(most)).await;
+                self.fabric().sleep(lot.below(most)).await;
                 continue;
             }
             let since = *torn_since.get_or_insert_with(now);
-            if now() - since > self.home.config.doubt_ns {
+            if now() - since > self.config().doubt_ns {
                 torn_since = None;
                 self.doubt_writer(at).await?;
             }
@@ -340,7 +397,7 @@ impl<F: Fabric> Client<F> {
         if together {
             self.reachable(server)?;
             self.note(|op| op.round_trips += 1);
-            let done = self.home.fabric.batch(server, writes).await;
+            let done = self.fabric().batch(server, writes).await;
             return done.map(|_| ()).map_err(|error| self.noted(error));
         }
         for write in writes {
@@ -351,11 +408,13 @@ impl<F: Fabric> Client<F> {
 
     /// Calls `with` on this compute server's nodes on `server`.
     pub(crate) fn nodes<T>(&self, server: u16, with: impl FnOnce(&mut NodeAllocator) -> T) -> T {
-        with(&mut self.home.nodes.borrow_mut()[usize::from(server)])
+        let mut nodes = unpoisoned(self.server(server).nodes.lock());
+        with(&mut nodes)
     }
 
     /// Calls `with` on this compute server's blocks on `server`.
     pub(crate) fn blocks<T>(&self, server: u16, with: impl FnOnce(&mut ValueBlocks) -> T) -> T {
-        with(&mut self.home.blocks.borrow_mut()[usize::from(server)])
+        let mut blocks = unpoisoned(self.server(server).blocks.lock());
+        with(&mut blocks)
     }
 }

@@ -10,7 +10,7 @@
 )]
 
 use std::fmt;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Maximum bytes of a key: 1 KiB, and a length of two bytes.
 pub const KEY_BYTES_MAX: usize = 1026;
@@ -21,7 +21,7 @@ pub struct Key {
     /// Its first eight bytes.
     first: u64,
     /// The following bytes, up to the last nonzero one.
-    rest: Option<Rc<[u8]>>,
+    rest: Option<Arc<[u8]>>,
 }
 
 impl Key {
@@ -40,7 +40,7 @@ impl Key {
         let end = rest.iter().rposition(|&byte| byte != 0);
         Key {
             first: u64::from_be_bytes(word),
-            rest: end.map(|last| Rc::from(&rest[..=last])),
+            rest: end.map(|last| Arc::from(&rest[..=last])),
         }
     }
 

@@ -13,6 +13,8 @@
 //!              └─┴▶┴──▶ ...                                        read: one round trip; written: lock, read, write
 //! ```
 //!
+//! A compute server is a process. Its threads share an index cache and local locks, and each runs many clients ([`Compute`]).
+//!
 //! Clients read and write nodes with one-sided verbs; memory servers only store them. A lookup whose parent is cached
 //! takes one round trip. A write takes three: take the lock; read the leaf; write the entry and release the lock, in
 //! one batch. It takes two if another client of the same compute server has handed over the lock. Values that are not
@@ -106,7 +108,7 @@ mod value_blocks;
 
 pub use block::VALUE_BYTES_MAX;
 pub use bulk_load::{FillTarget, create, fill};
-pub use client::{Client, Compute};
+pub use client::{Client, Compute, SharedCompute};
 pub use cluster::{
     Cluster, ClusterError, ClusterInfo, ClusterSettings, ClusterStats, KeyValue, TreeDescriptor,
     TreeSettings,

@@ -29,7 +29,7 @@ use farbank_pm::fault;
 use crate::client::Client;
 use crate::config::LocalLockMode;
 use crate::error::TreeError;
-use crate::lock_table::{LockWord, WaitOutcome, wait_for_turn};
+use crate::lock_table::{LockWord, WaitOutcome};
 use crate::phase::{Phase, PhaseGuard};
 
 /// A held lock.
@@ -55,7 +55,7 @@ impl<F: Fabric> Client<F> {
     pub(crate) async fn lock(&self, node: GAddr) -> Result<HeldLock, TreeError> {
         let slot = LockWord::of(self.fabric(), self.config(), node);
         if self.config().local != LocalLockMode::None {
-            match wait_for_turn(self.local_locks(), slot).await {
+            match self.local_locks().wait_for_turn(slot).await {
                 WaitOutcome::Local => {}
                 WaitOutcome::HandedOver => return Ok(self.held(slot, true)),
                 WaitOutcome::Failed(error) => {
@@ -91,9 +91,7 @@ impl<F: Fabric> Client<F> {
     /// Takes the lock of `node` if it is free.
     pub(crate) async fn try_lock(&self, node: GAddr) -> Result<Option<HeldLock>, TreeError> {
         let slot = LockWord::of(self.fabric(), self.config(), node);
-        if self.config().local != LocalLockMode::None
-            && !self.local_locks().borrow_mut().try_take(slot)
-        {
+        if self.config().local != LocalLockMode::None && !self.local_locks().try_take(slot) {
             return Ok(None);
         }
         let found = self.round_trip(slot.swap(0, self.lock_owner())).await;
@@ -132,6 +130,10 @@ impl<F: Fabric> Client<F> {
                 });
                 return Ok(());
             }
+            if found == me {
+                // A client of this compute server could not release it, because the server did not answer.
+                self.reachable(slot.server())?;
+            }
             tries += 1;
             expected = 0;
             if found != owner || found == 0 {
@@ -148,10 +150,7 @@ impl<F: Fabric> Client<F> {
     /// Returns how `held` is to be released: by a verb that the caller sends, or by hand-over.
     fn release_mode(&self, held: &HeldLock) -> ReleaseMode {
         if let LocalLockMode::HandOver(times_max) = self.config().local
-            && self
-                .local_locks()
-                .borrow()
-                .may_hand_over(held.slot, times_max)
+            && self.local_locks().may_hand_over(held.slot, times_max)
         {
             return ReleaseMode::HandedOver;
         }
@@ -197,7 +196,7 @@ impl<F: Fabric> Client<F> {
     fn pass_on(&self, slot: LockWord, turn: WaitOutcome) {
         let mode = self.config().local;
         if mode != LocalLockMode::None {
-            self.local_locks().borrow_mut().pass_on(slot, mode, turn);
+            self.local_locks().pass_on(slot, mode, turn);
         }
     }
 

@@ -1,13 +1,16 @@
 //! Locks as data: the word of a global lock, and the table of local locks with their queues.
 
-use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
+use crossbeam_utils::CachePadded;
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::rng::Rng;
+use farbank_pm::sync::unpoisoned;
 
 use crate::config::{Config, LocalLockMode, LockPlacement, ReleasePolicy};
 use crate::error::TreeError;
@@ -76,6 +79,11 @@ impl LockWord {
     pub(crate) fn owner_in(&self, bytes: &[u8]) -> u64 {
         let word = bytes.first_chunk().expect("a word was read");
         self.owner(u64::from_le_bytes(*word))
+    }
+
+    /// Returns the memory server that has the lock.
+    pub(crate) fn server(&self) -> u16 {
+        self.word.server()
     }
 
     /// Returns the owner in a copy of the lock's word; 0: the lock is free.
@@ -172,44 +180,61 @@ struct LocalLock {
 }
 
 /// The local locks that are held now, with their queues.
-#[derive(Default)]
+type HeldLocks = HashMap<LockWord, LocalLock>;
+
+/// The local locks of a compute server, for all its threads.
+///
+/// # Invariants
+/// TREE-LLT-1  A lock is in the table from the moment when a client takes it until a client passes it on while nothing
+///     waits. So it is in the table while a client waits for it.
+/// TREE-LLT-2  A client finds a lock held and joins its queue in one step, under the lock of the part of the table.
 pub(crate) struct LocalLockTable {
-    held: HashMap<LockWord, LocalLock>,
-    numbers: u64,
+    parts: Vec<CachePadded<Mutex<HeldLocks>>>,
+    numbers: CachePadded<AtomicU64>,
 }
 
 impl LocalLockTable {
-    /// Takes the local lock of `slot` if it is free. Returns whether it was.
-    pub(crate) fn try_take(&mut self, slot: LockWord) -> bool {
-        match self.held.entry(slot) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(free) => {
-                free.insert(LocalLock::default());
-                true
-            }
+    pub(crate) fn new() -> LocalLockTable {
+        /// Parts of the table, so that threads seldom wait for each other.
+        const PARTS: usize = 64;
+        LocalLockTable {
+            parts: (0..PARTS).map(|_| CachePadded::default()).collect(),
+            numbers: CachePadded::default(),
         }
     }
 
+    /// Locks the part of `slot`. No holder of the lock panics.
+    fn part(&self, slot: LockWord) -> MutexGuard<'_, HeldLocks> {
+        let place = slot.word.0 / 8 * 4 + u64::from(slot.shift / LOCK_BITS);
+        unpoisoned(self.parts[place as usize % self.parts.len()].lock())
+    }
+
+    /// Takes the local lock of `slot` if it is free. Returns whether it was.
+    pub(crate) fn try_take(&self, slot: LockWord) -> bool {
+        take_free(&mut self.part(slot), slot)
+    }
+
     /// Returns whether a client waits for the held lock of `slot`, and the lock was handed over less than `times_max`
-    /// times in a row.
+    /// times in a row. Only the holder passes the lock on, so a client that waits continues to wait.
     pub(crate) fn may_hand_over(&self, slot: LockWord, times_max: u32) -> bool {
-        let local = &self.held[&slot];
+        let local = &self.part(slot)[&slot];
         !local.waiting.is_empty() && local.handed < times_max
     }
 
     /// Passes the local lock to the next waiter, with `turn` as its outcome (TREE-LOCK-2).
-    pub(crate) fn pass_on(&mut self, slot: LockWord, mode: LocalLockMode, turn: WaitOutcome) {
-        let numbers = self.numbers;
-        let local = self.held.get_mut(&slot).expect("it is held");
+    pub(crate) fn pass_on(&self, slot: LockWord, mode: LocalLockMode, turn: WaitOutcome) {
+        let mut held = self.part(slot);
+        let local = held.get_mut(&slot).expect("it is held");
         let next = match (mode, local.waiting.len() as u64) {
             (_, 0) => None,
-            (LocalLockMode::Table, n) => local
-                .waiting
-                .swap_remove_back(Rng::new(numbers).below(n) as usize),
+            (LocalLockMode::Table, n) => {
+                let drawn = Rng::new(self.numbers.load(Ordering::Relaxed)).below(n);
+                local.waiting.swap_remove_back(drawn as usize)
+            }
             _ => local.waiting.pop_front(),
         };
         let Some(next) = next else {
-            self.held.remove(&slot);
+            held.remove(&slot);
             return;
         };
         local.handed = match turn {
@@ -217,40 +242,146 @@ impl LocalLockTable {
             WaitOutcome::HandedOver => local.handed + 1,
         };
         local.called = Some((next.number, turn));
+        drop(held);
         next.waker.wake();
+    }
+
+    /// Takes the local lock of `slot`, or waits for it.
+    pub(crate) async fn wait_for_turn(&self, slot: LockWord) -> WaitOutcome {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut is_listed = false;
+        poll_fn(|context| {
+            let mut held = self.part(slot);
+            if !is_listed && take_free(&mut held, slot) {
+                return Poll::Ready(WaitOutcome::Local);
+            }
+            let local = held.get_mut(&slot).expect("it is held"); // TREE-LLT-1
+            if let Some((called, turn)) = local.called
+                && called == number
+            {
+                local.called = None;
+                return Poll::Ready(turn);
+            }
+            if !is_listed {
+                is_listed = true;
+                let waker = context.waker().clone();
+                local.waiting.push_back(LockWaiter { number, waker });
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 
-/// Waits for the local lock of `slot`.
-pub(crate) async fn wait_for_turn(
-    table: &Rc<RefCell<LocalLockTable>>,
-    slot: LockWord,
-) -> WaitOutcome {
-    let number = {
-        let mut table = table.borrow_mut();
-        table.numbers += 1;
-        let number = table.numbers;
-        if table.try_take(slot) {
-            return WaitOutcome::Local;
+/// Takes the lock of `slot` if it is free. Returns whether it was.
+fn take_free(held: &mut HeldLocks, slot: LockWord) -> bool {
+    match held.entry(slot) {
+        Entry::Occupied(_) => false,
+        Entry::Vacant(free) => {
+            free.insert(LocalLock::default());
+            true
         }
-        number
-    };
-    let mut listed = false;
-    std::future::poll_fn(|context| {
-        let mut table = table.borrow_mut();
-        let local = table.held.get_mut(&slot).expect("it is held");
-        if let Some((called, turn)) = local.called
-            && called == number
-        {
-            local.called = None;
-            return Poll::Ready(turn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Wake};
+    use std::thread::{self, Thread};
+
+    use super::*;
+
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Unpark>) {
+            self.0.unpark();
         }
-        if !listed {
-            listed = true;
-            let waker = context.waker().clone();
-            local.waiting.push_back(LockWaiter { number, waker });
+    }
+
+    fn block_on<T>(run: impl Future<Output = T>) -> T {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut run = pin!(run);
+        loop {
+            match run.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(value) => return value,
+                Poll::Pending => thread::park(),
+            }
         }
-        Poll::Pending
-    })
-    .await
+    }
+
+    /// A global lock, and what its holder does without synchronisation of its own.
+    #[derive(Default)]
+    struct GlobalLock {
+        is_held: AtomicU64,
+        /// Number of holders, in a load and a store.
+        counted: AtomicU64,
+        handed: AtomicU64,
+    }
+
+    /// Takes the local lock of `slot`, and the global one if it was not handed over; counts; and passes on.
+    fn hold(table: &LocalLockTable, global: &GlobalLock, slot: LockWord, mode: LocalLockMode) {
+        match block_on(table.wait_for_turn(slot)) {
+            WaitOutcome::Local => {
+                let found = global.is_held.swap(1, Ordering::SeqCst);
+                assert_eq!(found, 0, "two clients request one global lock at once");
+            }
+            WaitOutcome::HandedOver => {
+                assert_eq!(global.is_held.load(Ordering::SeqCst), 1);
+                global.handed.fetch_add(1, Ordering::Relaxed);
+            }
+            WaitOutcome::Failed(error) => panic!("{error:?}"),
+        }
+        let counted = global.counted.load(Ordering::Relaxed);
+        thread::yield_now();
+        global.counted.store(counted + 1, Ordering::Relaxed);
+        let turn = match table.may_hand_over(slot, 3) {
+            true => WaitOutcome::HandedOver,
+            false => {
+                global.is_held.store(0, Ordering::SeqCst);
+                WaitOutcome::Local
+            }
+        };
+        table.pass_on(slot, mode, turn);
+    }
+
+    #[test]
+    fn threads_hold_a_lock_one_after_another_and_none_waits_for_ever() {
+        const THREADS: u64 = 4;
+        const ROUNDS: u64 = 1_000;
+        // Several locks are in one part of the table.
+        let slots: Vec<_> = (0..3)
+            .map(|n| LockWord::whole(GAddr::lock(n, 8 * u64::from(n / 2))))
+            .collect();
+        for mode in [LocalLockMode::HandOver(3), LocalLockMode::Table] {
+            let table = LocalLockTable::new();
+            let globals: Vec<_> = slots.iter().map(|_| GlobalLock::default()).collect();
+            thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let (table, slots, globals) = (&table, &slots, &globals);
+                    scope.spawn(move || {
+                        for round in 0..ROUNDS {
+                            let n = (thread + round) as usize % slots.len();
+                            hold(table, &globals[n], slots[n], mode);
+                        }
+                    });
+                }
+            });
+            let sum = |of: fn(&GlobalLock) -> &AtomicU64| -> u64 {
+                globals
+                    .iter()
+                    .map(|global| of(global).load(Ordering::SeqCst))
+                    .sum()
+            };
+            assert_eq!(sum(|global| &global.counted), THREADS * ROUNDS);
+            assert_eq!(sum(|global| &global.is_held), 0);
+            assert!(sum(|global| &global.handed) > 0);
+            assert!(
+                slots.iter().all(|slot| table.try_take(*slot)),
+                "all are free"
+            );
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The search for a node, from the index cache or the root, with a check at its end.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
@@ -84,8 +84,8 @@ impl<F: Fabric> Client<F> {
                     continue;
                 }
             }
-            let page = Rc::new(found.page);
-            self.cache().keep(found.at, &page);
+            let page = Arc::new(found.page);
+            self.cache_mut().keep(found.at, &page);
             let (at, least) = child_for(&page, key);
             if head.level == level + 1 {
                 return Ok(Some(Path {
@@ -124,13 +124,13 @@ impl<F: Fabric> Client<F> {
     /// Drops the cached node that led to `way`, if there is one: it is outdated.
     pub(crate) fn drop_hint(&self, way: &Path) {
         if let Some((level, lowest)) = &way.hint {
-            self.cache().drop_node(*level, lowest);
+            self.cache_mut().drop_node(*level, lowest);
         }
     }
 
     /// Drops every cached node above `level` on the path to `key`.
     fn drop_cached_ancestors(&self, level: u8, key: &Key) {
-        let mut cache = self.cache();
+        let mut cache = self.cache_mut();
         while let Some((_, page)) = cache.lowest(level + 1, key) {
             let head = page.head();
             cache.drop_node(head.level, &head.lowest);

@@ -87,6 +87,8 @@ pub struct ClusterOptions {
     pub cycles: u64,
     /// Number of compute processes, at least 2.
     pub processes: usize,
+    /// Threads of the tree in each compute process.
+    pub threads: usize,
     /// Clients of each compute process.
     pub clients: usize,
     /// Calls of each client in a cycle.
@@ -260,7 +262,7 @@ impl Cluster<'_> {
         files.create_tree(host(ClusterNode::Compute(0)), &addresses)?;
         let compute = (0..options.processes).map(|number| {
             let host = host(ClusterNode::Compute(number));
-            ComputeProcess::start(&files, host, &addresses, options.clients)
+            ComputeProcess::start(&files, host, &addresses, options)
         });
         let mut cluster = Cluster {
             options,
@@ -349,10 +351,10 @@ impl Cluster<'_> {
 
     /// Starts a process in place of the killed one.
     fn start_again(&mut self, number: usize) -> Result<(), ChildError> {
-        let clients = self.options.clients;
         let hosts = self.hosts.as_ref();
         let host = hosts.map(|hosts| hosts.of(ClusterNode::Compute(number)));
-        self.compute[number] = ComputeProcess::start(&self.files, host, &self.addresses, clients)?;
+        self.compute[number] =
+            ComputeProcess::start(&self.files, host, &self.addresses, self.options)?;
         Ok(())
     }
 
@@ -405,6 +407,7 @@ mod tests {
             has_hosts,
             cycles: 1,
             processes: 3,
+            threads: 1,
             clients: 1,
             calls: 1,
             seed: 1,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::ClusterOptions;
 use super::calls::{ClusterLine, UnknownLine};
 use crate::child::ChildError;
 use crate::network::Host;
@@ -232,13 +233,13 @@ pub(super) struct ComputeProcess {
 }
 
 impl ComputeProcess {
-    /// Starts a process with `clients` clients of the tree, on `host` if there is one. Its connection to the memory servers is
+    /// Starts a process with clients of the tree, on `host` if there is one. Its connection to the memory servers is
     /// its first round.
     pub(super) fn start(
         files: &ClusterFiles,
         host: Option<&Host>,
         addresses: &str,
-        clients: usize,
+        options: &ClusterOptions,
     ) -> Result<ComputeProcess, ChildError> {
         let mut command = files.command(host);
         command.args([
@@ -249,7 +250,8 @@ impl ComputeProcess {
             "--key-file",
         ]);
         command.arg(files.key());
-        command.args(["--clients", &clients.to_string()]);
+        command.args(["--clients", &options.clients.to_string()]);
+        command.args(["--threads", &options.threads.to_string()]);
         let mut child = files.spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let stdout = child.stdout.take().expect("stdout is piped");
         let stdin = child.stdin.take().expect("stdin is piped");

@@ -38,7 +38,7 @@ Examples:
   farbank bench tree --fabric tcp --servers 1 --threads 2 --coroutines 32 --mix read-intensive --wait spin
       more clients, whose threads do not sleep while they wait
   farbank bench tree --fabric shm --threads 2 --mix ycsb-b
-      measured over shared memory: two compute servers
+      measured over shared memory: one compute server of two threads
   farbank bench tree --fabric tcp --memory-servers 10.0.0.1:7411,10.0.0.2:7411 --key-file key --system sherman
       measured over the network, on memory servers of other hosts
   farbank bench tree --system fg --skew 0 --key-bytes 64 --cache 1mb --entries 200000
@@ -87,9 +87,12 @@ pub(crate) struct BenchTree {
     /// Key of --memory-servers.
     #[arg(long, value_name = "FILE", requires = "memory_servers")]
     key_file: Option<PathBuf>,
-    /// Threads of each compute server. Default: 22. Measured, number of compute servers, each of one thread. Default: 1.
+    /// Threads of each compute server. Default: 22; measured, 1.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=128))]
     threads: Option<u16>,
+    /// Measured: number of compute servers.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=16))]
+    compute_servers: u16,
     /// Clients per thread, which run as coroutines: at most 7 in the simulated cluster. Default: 1; measured, 8.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=256))]
     coroutines: Option<u16>,
@@ -248,6 +251,7 @@ impl BenchTree {
             mix: self.mix.with_range(self.range as usize),
             theta: self.skew,
             servers,
+            compute_servers: self.compute_servers,
             threads: self.threads.unwrap_or(1),
             coroutines: self.coroutines.unwrap_or(8),
             entries: self.entries.unwrap_or(100_000),
@@ -263,7 +267,7 @@ impl BenchTree {
         };
         let settings = json!({
             "fabric": fabric.name(), "mix": options.mix.name, "skew": options.theta, "servers": count,
-            "clients": options.threads * options.coroutines, "entries": options.entries,
+            "clients": options.clients(), "entries": options.entries,
             "window_us": window_us, "seed": options.seed,
         });
         measure("tree", settings, &self.show, table, |watch| {

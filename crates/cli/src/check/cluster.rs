@@ -46,6 +46,9 @@ pub(crate) struct CheckClusterArgs {
     /// Compute processes.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(2..=16))]
     processes: u32,
+    /// Threads of the tree in each compute process. They share its lease, its index cache and its locks.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=16))]
+    threads: u32,
     /// Clients of each compute process.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=64))]
     clients: u32,
@@ -85,6 +88,7 @@ impl CheckClusterArgs {
             has_hosts: self.hosts,
             cycles: self.cycles,
             processes: self.processes as usize,
+            threads: self.threads as usize,
             clients: self.clients as usize,
             calls: self.calls,
             seed: self.seed,
@@ -154,11 +158,16 @@ pub(crate) struct CheckClusterClientArgs {
     key_file: PathBuf,
     #[arg(long)]
     clients: u64,
+    #[arg(long)]
+    threads: usize,
 }
 
 impl CheckClusterClientArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let settings = ClusterSettings::new(self.servers, read_key(&self.key_file)?);
+        let settings = ClusterSettings {
+            threads: self.threads,
+            ..ClusterSettings::new(self.servers, read_key(&self.key_file)?)
+        };
         let cluster = Cluster::connect(settings).map_err(Failure::failed)?;
         print(&ClusterLine::Done {
             taken_over: 0,

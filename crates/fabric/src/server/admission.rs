@@ -12,19 +12,60 @@ use crate::wire::{Failure, Floors, Refusal};
 pub(crate) struct Caller {
     pub(crate) compute: u16,
     pub(crate) epoch: u8,
-    /// Number of the connection among those of the compute server in this epoch. The first is [`FIRST_ATTEMPT`].
+    /// Number of the process among those that have used the epoch. The first is [`FIRST_PROCESS`].
+    pub(crate) process: u32,
+    /// Number of the thread in the process. The first is 0.
+    pub(crate) thread: u8,
+    /// Number of the connection among those of the thread. The first is [`FIRST_ATTEMPT`].
     pub(crate) attempt: u64,
 }
 
-/// Number of the first connection of a compute server in an epoch to a memory server.
+/// Number of the first process of a compute server in an epoch.
+pub(crate) const FIRST_PROCESS: u32 = 1;
+/// Number of the first connection of a thread to a memory server.
 pub(crate) const FIRST_ATTEMPT: u64 = 1;
+
+/// The newest process of a compute server in an epoch, and the newest connections of its threads.
+#[derive(Default)]
+struct NewestProcess {
+    process: u32,
+    /// Numbers of connections, by thread; 0: none.
+    attempts: Vec<u64>,
+}
+
+impl NewestProcess {
+    fn has(&self, caller: &Caller) -> bool {
+        let attempt = self.attempts.get(usize::from(caller.thread));
+        self.process == caller.process && attempt == Some(&caller.attempt)
+    }
+
+    /// Records a connection. Returns whether it is newer than those of the same thread.
+    fn connect(&mut self, caller: &Caller) -> bool {
+        if caller.process > self.process {
+            *self = NewestProcess {
+                process: caller.process,
+                attempts: Vec::new(),
+            };
+        }
+        let thread = usize::from(caller.thread);
+        if self.attempts.len() <= thread {
+            self.attempts.resize(thread + 1, 0);
+        }
+        let attempt = &mut self.attempts[thread];
+        let is_newer = caller.process == self.process && caller.attempt > *attempt;
+        if is_newer {
+            *attempt = caller.attempt;
+        }
+        is_newer
+    }
+}
 
 struct AdmissionState {
     floors: Floors,
     /// Newest epoch in which each compute server has connected.
     joined: Floors,
-    /// The newest connection of each compute server in each of its epochs that has not ended.
-    newest: HashMap<(u16, u8), u64>,
+    /// The newest process of each compute server in each of its epochs that has not ended.
+    newest: HashMap<(u16, u8), NewestProcess>,
     /// End of this server's own lease. `None`: it has not had one.
     lease_end: Option<Instant>,
 }
@@ -79,7 +120,8 @@ impl Admission {
             if caller.epoch < state.floors.0[usize::from(caller.compute)] {
                 return Err(Failure::Fenced);
             }
-            if state.newest.get(&(caller.compute, caller.epoch)) != Some(&caller.attempt) {
+            let newest = state.newest.get(&(caller.compute, caller.epoch));
+            if !newest.is_some_and(|newest| newest.has(caller)) {
                 return Err(Failure::Unavailable);
             }
             let has_lease = state.lease_end.is_some_and(|end| Instant::now() < end);
@@ -95,27 +137,29 @@ impl Admission {
         }
     }
 
-    /// Admits a connection and ends the earlier ones of the same epoch. An epoch begins once (LEASE-5).
+    /// Admits a connection. Ends the earlier ones of the same thread, and those of earlier processes of the same epoch. An epoch
+    /// begins once (LEASE-5).
     pub(super) fn connect(&self, caller: Caller) -> Result<(), Refusal> {
         let mut state = self.exclusive();
         if caller.epoch < state.floors.0[usize::from(caller.compute)] {
             return Err(Refusal::Fenced);
         }
         let joined = &mut state.joined.0[usize::from(caller.compute)];
-        match caller.attempt {
-            FIRST_ATTEMPT if caller.epoch <= *joined => return Err(Refusal::Fenced),
+        match (caller.process, caller.thread, caller.attempt) {
+            (FIRST_PROCESS, 0, FIRST_ATTEMPT) if caller.epoch <= *joined => {
+                return Err(Refusal::Fenced);
+            }
             _ if caller.epoch < *joined => return Err(Refusal::Fenced),
             _ => *joined = caller.epoch,
         }
         let newest = state
             .newest
             .entry((caller.compute, caller.epoch))
-            .or_insert(0);
-        if caller.attempt <= *newest {
-            return Err(Refusal::Superseded);
+            .or_default();
+        match newest.connect(&caller) {
+            true => Ok(()),
+            false => Err(Refusal::Superseded),
         }
-        *newest = caller.attempt;
-        Ok(())
     }
 
     /// Ends the epochs of `compute` before `floor`. Returns when none of their batches is under way.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{EPOCH_MAX, FIRST_ATTEMPT, LeaseSettings};
+use super::{EPOCH_MAX, FIRST_PROCESS, LeaseSettings};
 use crate::lease_table::{LeaseCheck, LeaseTable};
 use crate::wire::{FLOORS, Floors, Grant, Report};
 
@@ -31,16 +31,16 @@ struct ManagerState {
     /// Version that raised the floor of each compute server last.
     raised_in: Vec<u64>,
     members: HashMap<u16, MemberState>,
-    /// Compute servers that have left an epoch: the epoch, and the number of its last connection (LEASE-6).
-    left: HashMap<u16, (u8, u64)>,
+    /// Compute servers that have left an epoch: the epoch, and the number of its last process (LEASE-6).
+    left: HashMap<u16, (u8, u32)>,
 }
 
-/// The number, the epoch and the first connection of a compute server that joins.
+/// The number and the epoch of a compute server that joins, and the number of its process in the epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct JoinedEpoch {
     pub(super) compute: u16,
     pub(super) epoch: u8,
-    pub(super) attempt: u64,
+    pub(super) process: u32,
 }
 
 pub(super) struct LeaseManager {
@@ -113,11 +113,11 @@ impl LeaseManager {
         joined
     }
 
-    /// Records that `compute` has left `epoch`, in which it has made `attempt` connections at most (LEASE-6).
-    pub(super) fn leave(&self, compute: u16, epoch: u8, attempt: u64) {
+    /// Records that process `process` of `compute` has left `epoch` (LEASE-6).
+    pub(super) fn leave(&self, compute: u16, epoch: u8, process: u32) {
         let mut state = self.state();
-        if epoch == state.leases.epoch(compute) && attempt < u64::MAX {
-            state.left.insert(compute, (epoch, attempt));
+        if epoch == state.leases.epoch(compute) && process < u32::MAX {
+            state.left.insert(compute, (epoch, process));
         }
     }
 
@@ -212,17 +212,17 @@ impl ManagerState {
     fn join(&mut self, compute: u16, now: u64) -> Option<JoinedEpoch> {
         let current = self.leases.epoch(compute);
         let joined = match self.left.remove(&compute) {
-            Some((epoch, attempt)) if epoch == current => JoinedEpoch {
+            Some((epoch, process)) if epoch == current => JoinedEpoch {
                 compute,
                 epoch,
-                attempt: attempt + 1,
+                process: process + 1,
             },
             _ if current < EPOCH_MAX => {
                 self.raise(compute, current + 1);
                 JoinedEpoch {
                     compute,
                     epoch: current + 1,
-                    attempt: FIRST_ATTEMPT,
+                    process: FIRST_PROCESS,
                 }
             }
             _ => return None,
@@ -324,7 +324,7 @@ mod tests {
         assert_ne!(other.compute, first.compute);
         manager.leave(first.compute, first.epoch, 9);
         let next = JoinedEpoch {
-            attempt: 10,
+            process: 10,
             ..first
         };
         assert_eq!(manager.join_any(), Some(next));
@@ -332,7 +332,7 @@ mod tests {
         thread::sleep(LEASES.compute);
         assert_eq!(manager.check(next.compute, next.epoch), Some(2));
         let joined = manager.join(next.compute).unwrap();
-        assert_eq!((joined.epoch, joined.attempt), (3, FIRST_ATTEMPT));
+        assert_eq!((joined.epoch, joined.process), (3, FIRST_PROCESS));
     }
 
     #[test]

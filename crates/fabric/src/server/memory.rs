@@ -1,7 +1,7 @@
 //! [`WordMemory`]: the memory of a memory server, on a medium that all its threads access by atomic words.
 //!
 //! ```text
-//!   0                 HEAD_AT           + 4096         + 65536
+//!   0                 HEAD_AT           + 4096         + 524288
 //!   │ of the medium   │ header          │ slots        │ lock memory │ host memory
 //!
 //!   header:  0       8        16           24           32           40            48           1024     2048     3072
@@ -19,7 +19,7 @@ use crate::addr::GAddr;
 use crate::service::ServiceResponse;
 use crate::wire::{FLOORS, Floors};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"frbkmem2");
+const MAGIC: u64 = u64::from_le_bytes(*b"frbkmem3");
 /// The magic number without the version.
 const MAGIC_MASK: u64 = u64::MAX >> 8;
 /// Start of the header, after the 8 KiB that media and pools use.
@@ -37,10 +37,12 @@ const FLOORS_AT: u64 = HEAD_AT + 1024;
 const JOINED_AT: u64 = HEAD_AT + 2048;
 /// Words for processes that map the medium.
 pub(super) const SHARING_AT: u64 = HEAD_AT + 3072;
-/// Slot of each compute server that maps the medium, one line each.
+/// Slots of each compute server that maps the medium, one line each.
 pub(super) const SLOTS_AT: u64 = HEAD_AT + 4096;
+/// Slots of a compute server.
+pub(crate) const SLOT_PARTS: u8 = 8;
 /// Start of the lock memory.
-const LOCK_AT: u64 = SLOTS_AT + (64 << 10);
+const LOCK_AT: u64 = SLOTS_AT + (64 << 10) * SLOT_PARTS as u64;
 const PAGE_BYTES: u64 = 4096;
 const WORD_BYTES: u64 = WORD as u64;
 /// Words in a line.
@@ -528,6 +530,9 @@ mod tests {
 
     use super::*;
 
+    /// Bytes of a medium with ten chunks.
+    const MEDIUM_BYTES: u64 = LOCK_AT + 11 * 4096;
+
     fn memory(medium: Mapped) -> Result<WordMemory<Mapped>, MemoryError> {
         let settings = MemorySettings {
             server: 3,
@@ -538,7 +543,7 @@ mod tests {
     }
 
     fn fresh() -> WordMemory<Mapped> {
-        memory(Mapped::anonymous(128 << 10).unwrap()).unwrap()
+        memory(Mapped::anonymous(MEDIUM_BYTES).unwrap()).unwrap()
     }
 
     #[test]
@@ -578,7 +583,7 @@ mod tests {
     #[test]
     fn a_medium_with_other_data_is_refused_and_unchanged() {
         for at in [0, 1016, HEAD_AT + 8] {
-            let (medium, mut ctx) = (Mapped::anonymous(128 << 10).unwrap(), PersistCtx::new(1));
+            let (medium, mut ctx) = (Mapped::anonymous(MEDIUM_BYTES).unwrap(), PersistCtx::new(1));
             medium.store(&mut ctx, Off(at), 77);
             let error = memory(medium).err();
             assert_eq!(error, Some(MemoryError::NoMemory { found: 77 }), "{at}");

@@ -54,7 +54,7 @@
 //!     that has lost its memory may give out an epoch again. Then a member that knows the epoch refuses the first
 //!     connection in it, and the compute server joins again, until the lease server has learned the member's floors.
 //! LEASE-6  A compute server that holds no lock and has no request under way may leave its epoch. The lease server gives a left
-//!     epoch to the next process, with a higher number for its first connection. So each memory server that the next
+//!     epoch to the next process, with a higher number of the process. So each memory server that the next
 //!     process uses refuses the connections of the former (MEMSRV-3).
 //!
 //! # Failures
@@ -100,12 +100,13 @@ use crate::wire::{
     ANY_COMPUTE, BatchReader, FLOORS, Failure, Grant, Refusal, Report, VerbRef, WireError,
     response_bytes,
 };
-use admission::Admission;
+use admission::{Admission, FIRST_PROCESS};
 use lease_manager::LeaseManager;
 use slots::CallerFence;
 
 pub(crate) use admission::{Caller, FIRST_ATTEMPT};
 pub(crate) use host_process::HostProcess;
+pub(crate) use memory::SLOT_PARTS;
 pub(crate) use redo::{MAPPED_MAX, RedoFile};
 pub(crate) use sharing::{own_pid_namespace, path_hash};
 pub(crate) use slots::CallerSlot;
@@ -196,7 +197,7 @@ impl<M: Medium> MemoryNode<M> {
         self.leases
     }
 
-    /// Admits a connection of a compute server, and ends its earlier ones (MEMSRV-3).
+    /// Admits a connection of a thread of a compute server, and ends its earlier ones (MEMSRV-3).
     pub(crate) fn connect(&self, ctx: &mut PersistCtx, caller: Caller) -> Result<(), Refusal> {
         let is_any = caller.compute == ANY_COMPUTE && caller.epoch == 0;
         let is_number = usize::from(caller.compute) < FLOORS || is_any;
@@ -330,10 +331,10 @@ impl<M: Medium> MemoryNode<M> {
                     ServiceResponse::Alive
                 })
             }
-            ServiceRequest::Leave { attempt } => {
+            ServiceRequest::Leave => {
                 let manager = self.manager.as_ref().ok_or(Failure::Rejected)?;
                 self.admission.execute(caller, || {
-                    manager.leave(caller.compute, caller.epoch, attempt.max(caller.attempt));
+                    manager.leave(caller.compute, caller.epoch, caller.process);
                     ServiceResponse::Left
                 })
             }
@@ -368,7 +369,7 @@ impl<M: Medium> MemoryNode<M> {
         Ok(ServiceResponse::Joined {
             compute: joined.compute,
             epoch: joined.epoch,
-            attempt: joined.attempt,
+            process: joined.process,
         })
     }
 

@@ -42,37 +42,30 @@ pub(crate) const MAPPED_MAX: usize = 256;
 const BYTES_AT: u64 = PATHS_AT + (PATH_BYTES * MAPPED_MAX) as u64;
 const FILE_BYTES: u64 = BYTES_AT + FRAME_BYTES_MAX as u64;
 
-/// Name of a file: the compute server, and a number that no other owner of its slot has.
-pub(crate) type RedoName = (u16, u64);
+/// Name of a file: the compute server, the number of its slot, and a number that no other owner of the slot has.
+pub(crate) type RedoName = (u16, u8, u64);
 
 /// Returns the path of a file beside the lease server's memory at `memory`.
-fn redo_path(memory: &Path, (compute, owner): RedoName) -> PathBuf {
+fn redo_path(memory: &Path, (compute, part, owner): RedoName) -> PathBuf {
     let mut name = memory.as_os_str().to_owned();
-    name.push(format!(".redo{compute}-{owner:x}"));
+    name.push(format!(".redo{compute}-{part}-{owner:x}"));
     name.into()
 }
 
-/// The recorded write of this process. Its drop removes the file.
+/// The recorded write of a thread of this process. Its drop removes the file.
 pub(crate) struct RedoFile {
     medium: Mapped,
     path: PathBuf,
 }
 
 impl RedoFile {
-    /// Creates the file `name` beside the lease server's memory, and removes that of the `former` owner of the slot, which has
-    /// ended. `memories` are the paths of the servers' memories, empty for a server that is not mapped.
+    /// Creates the file `name` beside the lease server's memory. `memories` are the paths of the servers' memories, empty for a server that is not mapped.
     ///
     /// # Errors
     /// The file cannot be created or mapped, or a path is longer than 254 bytes.
-    pub(crate) fn create(
-        name: RedoName,
-        former: RedoName,
-        memories: &[PathBuf],
-    ) -> Result<RedoFile, OpenError> {
+    pub(crate) fn create(name: RedoName, memories: &[PathBuf]) -> Result<RedoFile, OpenError> {
         let lease_server = &memories[usize::from(LEASE_SERVER)];
         let path = redo_path(lease_server, name);
-        // Most owners have removed their file themselves.
-        let _ = std::fs::remove_file(redo_path(lease_server, former));
         let failed = |source: io::Error| OpenError::Io {
             path: path.clone(),
             doing: "create",
@@ -100,6 +93,12 @@ impl RedoFile {
             redo.store(&mut ctx, PATHS_AT + (number * PATH_BYTES) as u64, &stored);
         }
         Ok(redo)
+    }
+
+    /// Removes the file of the `former` owner of a slot, which has ended. `lease_server` is the path of the lease server's memory.
+    pub(crate) fn remove_former(lease_server: &Path, former: RedoName) {
+        // Most owners have removed their file themselves.
+        let _ = std::fs::remove_file(redo_path(lease_server, former));
     }
 
     fn store(&self, ctx: &mut PersistCtx, at: u64, bytes: &[u8]) {
@@ -225,10 +224,10 @@ mod tests {
         });
         let mut ctx = PersistCtx::new(0);
         assert!(
-            complete_write(&memories[0], &paths[0], (9, 5)),
+            complete_write(&memories[0], &paths[0], (9, 1, 5)),
             "there is none"
         );
-        let redo = RedoFile::create((9, 5), (9, 4), &paths).unwrap();
+        let redo = RedoFile::create((9, 1, 5), &paths).unwrap();
         for server in [0, 1] {
             let memory = &memories[usize::from(server)];
             let bytes = vec![7 + server as u8; 1003];
@@ -242,14 +241,14 @@ mod tests {
             };
             assert!(redo.begin(&mut ctx, server, place, &bytes));
             memory.write(&mut ctx, place, &bytes[..500]);
-            assert!(complete_write(&memories[0], &paths[0], (9, 5)));
+            assert!(complete_write(&memories[0], &paths[0], (9, 1, 5)));
             assert_eq!(read(), bytes);
             redo.end(&mut ctx);
             memory.write(&mut ctx, place, &[1; 1003]);
-            assert!(complete_write(&memories[0], &paths[0], (9, 5)));
+            assert!(complete_write(&memories[0], &paths[0], (9, 1, 5)));
             assert_eq!(read(), [1; 1003], "the record has ended");
         }
         drop(redo);
-        assert!(!redo_path(&paths[0], (9, 5)).exists());
+        assert!(!redo_path(&paths[0], (9, 1, 5)).exists());
     }
 }

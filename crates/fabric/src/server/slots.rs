@@ -1,4 +1,5 @@
-//! Slots of compute servers that execute verbs themselves, in the memory of the lease server.
+//! Slots of compute servers that execute verbs themselves, in the memory of the lease server. A compute server has [`SLOT_PARTS`]
+//! slots, so that its threads do not wait for each other.
 //!
 //! ```text
 //!   slot, one line:  │ state │ process id │ start of the process │ owner │
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, WORD};
 
 use super::host_process::{HostProcess, ProcessState};
-use super::memory::{SLOTS_AT, WordMemory};
+use super::memory::{SLOT_PARTS, SLOTS_AT, WordMemory};
 use super::redo::{RedoName, complete_write};
 
 const BUSY: u64 = 1;
@@ -40,8 +41,10 @@ const BUSY: u64 = 1;
 const BATCH: u64 = 2;
 const EPOCH_SHIFT: u32 = 56;
 
-fn slot_at(compute: u16) -> Off {
-    Off(SLOTS_AT + u64::from(compute) * LINE as u64)
+/// Returns the position of slot number `part` of a compute server.
+fn slot_at(compute: u16, part: u8) -> Off {
+    let number = u64::from(compute) * u64::from(SLOT_PARTS) + u64::from(part);
+    Off(SLOTS_AT + number * LINE as u64)
 }
 
 fn word_of(slot: Off, number: usize) -> Off {
@@ -52,7 +55,7 @@ fn epoch_of(state: u64) -> u8 {
     (state >> EPOCH_SHIFT) as u8
 }
 
-/// The slot of a compute server in one epoch, for the process that owns it.
+/// A slot of a compute server in one epoch, for the process that owns it.
 #[derive(Debug)]
 pub(crate) struct CallerSlot {
     at: Off,
@@ -63,14 +66,14 @@ pub(crate) struct CallerSlot {
 }
 
 impl CallerSlot {
-    /// Takes the slot of `compute` for `epoch`, which the lease server has given to this process (SLOT-2).
+    /// Takes slot number `part` of `compute` for `epoch`, which the lease server has given to this process (SLOT-2).
     pub(crate) fn take<M: Medium>(
         memory: &WordMemory<M>,
         ctx: &mut PersistCtx,
-        (compute, epoch): (u16, u8),
+        (compute, part, epoch): (u16, u8, u8),
         process: HostProcess,
     ) -> CallerSlot {
-        let at = slot_at(compute);
+        let at = slot_at(compute, part);
         let before = memory.medium().load(at);
         memory
             .medium()
@@ -81,7 +84,7 @@ impl CallerSlot {
         let former = memory.medium().load(word_of(at, 3));
         memory.medium().store(ctx, word_of(at, 3), idle);
         memory.medium().store(ctx, at, idle);
-        let names = [(compute, idle), (compute, former)];
+        let names = [(compute, part, idle), (compute, part, former)];
         CallerSlot { at, idle, names }
     }
 
@@ -114,7 +117,7 @@ impl CallerSlot {
 /// The lease server's view of the slots: batches that were seen busy after the end of their epoch.
 pub(super) struct CallerFence {
     /// Held while a write is completed (REDO-2).
-    seen: Mutex<HashMap<u16, (u64, Instant)>>,
+    seen: Mutex<HashMap<(u16, u8), (u64, Instant)>>,
     /// File of the memory, if other processes can map it.
     path: Option<PathBuf>,
     /// Time after which a process that does not end its batch is killed, if it is not stopped.
@@ -131,23 +134,32 @@ impl CallerFence {
     }
 
     // No holder of the lock panics.
-    fn seen(&self) -> MutexGuard<'_, HashMap<u16, (u64, Instant)>> {
+    fn seen(&self) -> MutexGuard<'_, HashMap<(u16, u8), (u64, Instant)>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether no process executes verbs of `compute` in epochs before `floor`, which was raised before the call
     /// (SLOT-1). Otherwise the caller asks again later. Kills a process that is stopped within a batch (SLOT-3), and completes the
-    /// write of a process that has ended (REDO-2).
+    /// writes of a process that has ended (REDO-2).
     pub(super) fn is_out<M: Medium>(
         &self,
         memory: &WordMemory<M>,
         compute: u16,
         floor: u8,
     ) -> bool {
+        (0..SLOT_PARTS).all(|part| self.is_slot_out(memory, (compute, part), floor))
+    }
+
+    fn is_slot_out<M: Medium>(
+        &self,
+        memory: &WordMemory<M>,
+        (compute, part): (u16, u8),
+        floor: u8,
+    ) -> bool {
         /// Time of a batch of a process that runs.
         const BATCH_TIME: Duration = Duration::from_micros(200);
         const LOOKS: u32 = 5;
-        let at = slot_at(compute);
+        let at = slot_at(compute, part);
         let medium = memory.medium();
         let is_out = |state: u64| state & BUSY == 0 || epoch_of(state) >= floor;
         let mut state = 0;
@@ -158,7 +170,7 @@ impl CallerFence {
             fence(Ordering::SeqCst); // SLOT-1
             state = medium.load(at);
             if is_out(state) {
-                self.seen().remove(&compute);
+                self.seen().remove(&(compute, part));
                 return true;
             }
         }
@@ -170,7 +182,9 @@ impl CallerFence {
         if medium.load(at) != state {
             return false;
         }
-        let (known, since) = seen.entry(compute).or_insert((state, Instant::now()));
+        let (known, since) = seen
+            .entry((compute, part))
+            .or_insert((state, Instant::now()));
         if *known != state {
             (*known, *since) = (state, Instant::now());
         }
@@ -183,14 +197,14 @@ impl CallerFence {
             && match &self.path {
                 Some(path) => {
                     let owner = medium.load(word_of(at, 3));
-                    complete_write(memory, path, (compute, owner))
+                    complete_write(memory, path, (compute, part, owner))
                 }
                 None => true,
             };
         if is_out {
             // The write is completed once. The owner has ended, so nothing else changes the slot.
             medium.store(&mut PersistCtx::new(0), at, state & !BUSY);
-            seen.remove(&compute);
+            seen.remove(&(compute, part));
         }
         is_out
     }
@@ -208,7 +222,7 @@ mod tests {
         let medium = Mapped::anonymous(2 << 20).unwrap();
         let memory = WordMemory::open(medium, MemorySettings::new(0), 5).unwrap();
         let (mut ctx, process) = (PersistCtx::new(0), HostProcess::current().unwrap());
-        let mut first = CallerSlot::take(&memory, &mut ctx, (1022, 3), process);
+        let mut first = CallerSlot::take(&memory, &mut ctx, (1022, 0, 3), process);
         assert!(first.enter(&memory, &mut ctx));
         let fence = CallerFence::new(Duration::from_secs(100), None);
         assert!(!fence.is_out(&memory, 1022, 4), "the batch is under way");
@@ -216,7 +230,7 @@ mod tests {
         first.leave(&memory, &mut ctx);
         assert!(fence.is_out(&memory, 1022, 4));
         // Also if the next owner has the same epoch, which the first has left.
-        let next = CallerSlot::take(&memory, &mut ctx, (1022, 3), process);
+        let next = CallerSlot::take(&memory, &mut ctx, (1022, 0, 3), process);
         assert!(!first.enter(&memory, &mut ctx));
         first.abandon(&memory, &mut ctx);
         assert!(next.enter(&memory, &mut ctx));
@@ -231,7 +245,7 @@ mod tests {
         let mut ctx = PersistCtx::new(0);
         let mut process = HostProcess::current().unwrap();
         process.began -= 1;
-        let slot = CallerSlot::take(&memory, &mut ctx, (7, 1), process);
+        let slot = CallerSlot::take(&memory, &mut ctx, (7, 5, 1), process);
         assert!(slot.enter(&memory, &mut ctx));
         let fence = CallerFence::new(Duration::from_secs(100), None);
         assert!(fence.is_out(&memory, 7, 2));

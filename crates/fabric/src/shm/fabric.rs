@@ -4,17 +4,21 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
 use farbank_pm::PersistCtx;
 
 use super::attachment::{Attachment, VerbOutcome};
 use super::{ServerAddress, ShmConnectError};
 use crate::fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
-use crate::server::{CallerSlot, HostProcess, MAPPED_MAX, RedoFile};
+use crate::server::{CallerSlot, HostProcess, MAPPED_MAX, RedoFile, SLOT_PARTS};
 use crate::service::{LEASE_SERVER, ServiceRequest, ServiceResponse};
-use crate::tcp::{ConnectError, Reactor, ServerInfo, SharedKey, TcpFabric, TcpSettings};
+use crate::tcp::{
+    ConnectError, Membership, Reactor, ServerInfo, SharedKey, TcpFabric, TcpSettings,
+};
 use crate::wire::is_batch;
 
 /// Batches after which a thread looks at its sockets and timers.
@@ -33,15 +37,51 @@ pub struct ShmSettings {
     pub timeout: Duration,
 }
 
-/// What a compute process has in and beside the lease server's memory.
+/// What threads of a compute process have in and beside the lease server's memory (SHM-4).
 struct Ownership {
     slot: CallerSlot,
-    redo: RedoFile,
+    /// `None`: no thread uses the slot yet.
+    redo: Option<RedoFile>,
+}
+
+/// The mappings of a process, which its threads share.
+struct ProcessMappings {
+    /// Mapped memories, by server. `None`: the server is reached by TCP.
+    attachments: Vec<Option<Attachment>>,
+    /// The slots with their records of writes; none if no memory is mapped. Threads use them in turn.
+    own: Vec<CachePadded<Mutex<Ownership>>>,
+}
+
+impl ProcessMappings {
+    /// Locks the slot of thread number `thread`. No holder of the lock panics.
+    fn own(&self, thread: u8) -> MutexGuard<'_, Ownership> {
+        let own = self.own[usize::from(thread % SLOT_PARTS)].lock();
+        own.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Creates the record of writes of thread number `thread`, unless another thread has.
+    fn begin_thread(&self, thread: u8) -> Result<(), ShmConnectError> {
+        if self.own.is_empty() {
+            return Ok(());
+        }
+        let mut own = self.own(thread);
+        if own.redo.is_none() {
+            let paths: Vec<_> = self.attachments.iter().map(path_of).collect();
+            let redo = RedoFile::create(own.slot.names[0], &paths);
+            own.redo = Some(redo.map_err(ShmConnectError::Open)?);
+        }
+        Ok(())
+    }
+}
+
+/// A process of a compute server in one epoch, which [`ShmFabric::connect`] has begun, for its other threads.
+#[derive(Clone)]
+pub struct ShmMembership {
+    control: Membership,
+    mappings: Arc<ProcessMappings>,
 }
 
 struct ShmState {
-    /// The slot and the record of writes, if a server's memory is mapped (SHM-4).
-    own: Option<Ownership>,
     ctx: PersistCtx,
     /// Batches since the thread has looked at its sockets.
     batches: u32,
@@ -49,8 +89,7 @@ struct ShmState {
 
 struct ShmShared {
     control: TcpFabric,
-    /// Mapped memories, by server. `None`: the server is reached by TCP.
-    attachments: Vec<Option<Attachment>>,
+    mappings: Arc<ProcessMappings>,
     state: RefCell<ShmState>,
 }
 
@@ -112,28 +151,47 @@ impl ShmFabric {
                 return Err(ShmConnectError::OtherMemory(path.clone()));
             }
         }
-        let mut ctx = PersistCtx::new(0);
         let own = match attachments.first() {
-            Some(Some(lease_server)) => {
-                let process = HostProcess::current().map_err(ShmConnectError::Process)?;
-                let owner = (control.compute(), control.epoch());
-                let paths: Vec<_> = attachments.iter().map(path_of).collect();
-                let slot = CallerSlot::take(&lease_server.memory, &mut ctx, owner, process);
-                let [name, former] = slot.names;
-                let redo = RedoFile::create(name, former, &paths).map_err(ShmConnectError::Open)?;
-                Some(Ownership { slot, redo })
-            }
-            _ => None,
+            Some(Some(lease_server)) => take_slots(lease_server, &control)?,
+            _ => Vec::new(),
         };
-        Ok(ShmFabric(Rc::new(ShmShared {
+        let mappings = Arc::new(ProcessMappings { attachments, own });
+        mappings.begin_thread(control.thread())?;
+        Ok(ShmFabric::new(control, mappings))
+    }
+
+    /// Connects another thread of a process, in the process's epoch and on its mappings.
+    ///
+    /// # Errors
+    /// As for [`TcpFabric::connect_thread`].
+    pub fn connect_thread(
+        reactor: &Reactor,
+        membership: &ShmMembership,
+    ) -> Result<ShmFabric, ShmConnectError> {
+        let control = TcpFabric::connect_thread(reactor, &membership.control)?;
+        let mappings = Arc::clone(&membership.mappings);
+        mappings.begin_thread(control.thread())?;
+        Ok(ShmFabric::new(control, mappings))
+    }
+
+    fn new(control: TcpFabric, mappings: Arc<ProcessMappings>) -> ShmFabric {
+        ShmFabric(Rc::new(ShmShared {
             control,
-            attachments,
+            mappings,
             state: RefCell::new(ShmState {
-                own,
-                ctx,
+                ctx: PersistCtx::new(0),
                 batches: 0,
             }),
-        })))
+        }))
+    }
+
+    /// Returns the process of this fabric, for its other threads.
+    #[must_use]
+    pub fn membership(&self) -> ShmMembership {
+        ShmMembership {
+            control: self.0.control.membership(),
+            mappings: Arc::clone(&self.0.mappings),
+        }
     }
 
     /// Returns the number of the compute server.
@@ -170,7 +228,12 @@ impl ShmFabric {
 
     /// Renews the lease of the compute server until that fails. See [`TcpFabric::keep_alive`].
     pub async fn keep_alive(self) -> Option<FabricError> {
-        let renewal = self.0.control.clone().keep_alive();
+        self.keep_alive_while(|| true).await
+    }
+
+    /// Renews the lease while `is_used` returns true. See [`TcpFabric::keep_alive_while`].
+    pub async fn keep_alive_while(self, is_used: impl Fn() -> bool) -> Option<FabricError> {
+        let renewal = self.0.control.clone().keep_alive_while(is_used);
         drop(self);
         renewal.await
     }
@@ -179,10 +242,11 @@ impl ShmFabric {
 impl ShmShared {
     /// Executes a batch on the mapping of `server`, or returns it if it has to be sent (SHM-2, SHM-6).
     fn execute(&self, server: u16, mut verbs: Vec<Verb>) -> Result<ExecutedBatch, Vec<Verb>> {
-        let Some(attachment) = &self.attachments[usize::from(server)] else {
+        let attachments = &self.mappings.attachments;
+        let Some(attachment) = &attachments[usize::from(server)] else {
             return Err(verbs);
         };
-        let lease_server = self.attachments[usize::from(LEASE_SERVER)].as_ref();
+        let lease_server = attachments[usize::from(LEASE_SERVER)].as_ref();
         let lease_server = lease_server.expect("it is mapped if another server is");
         let is_served = attachment.memory.is_served() && self.control.is_idle(server);
         if !is_served && !attachment.is_damaged() && !attachment.memory.has_newer_generation() {
@@ -238,7 +302,7 @@ impl ShmShared {
                 FabricError::Fenced
             }
         };
-        let ShmState { own, ctx, .. } = state;
+        let ctx = &mut state.ctx;
         if verbs.iter().all(|verb| matches!(verb, Verb::Read { .. })) {
             for verb in verbs {
                 attachment.read(verb);
@@ -249,7 +313,9 @@ impl ShmShared {
                 false => Ok(false),
             };
         }
-        let Ownership { slot, redo } = own.as_mut().expect("it exists if a memory is mapped");
+        let mut own = self.mappings.own(self.control.thread());
+        let Ownership { slot, redo } = &mut *own;
+        let redo = redo.as_ref().expect("the thread has begun");
         if !slot.enter(&lease_server.memory, ctx) {
             return Err(fenced());
         }
@@ -272,6 +338,22 @@ impl ShmShared {
         slot.leave(&lease_server.memory, ctx); // SHM-3
         done
     }
+}
+
+/// Takes the slots of a process that has joined, also those that it will not use: so no thread of a former process can enter one.
+fn take_slots(
+    lease_server: &Attachment,
+    control: &TcpFabric,
+) -> Result<Vec<CachePadded<Mutex<Ownership>>>, ShmConnectError> {
+    let process = HostProcess::current().map_err(ShmConnectError::Process)?;
+    let mut ctx = PersistCtx::new(0);
+    let slots = (0..SLOT_PARTS).map(|part| {
+        let owner = (control.compute(), part, control.epoch());
+        let slot = CallerSlot::take(&lease_server.memory, &mut ctx, owner, process);
+        RedoFile::remove_former(&lease_server.path, slot.names[1]);
+        CachePadded::new(Mutex::new(Ownership { slot, redo: None }))
+    });
+    Ok(slots.collect())
 }
 
 /// Returns the path of a server's memory; an empty one if it is reached by TCP.

@@ -27,8 +27,9 @@
 //! SHM-2  A batch is executed on the mapping only if no batch of the fabric is under way on the connection to the server.
 //!     Otherwise it is sent. So all batches take effect in the order in which they were posted. (FABRIC-2)
 //! SHM-3  A batch with a write or an atomic ends with a full fence, before its result is returned. (FABRIC-3)
-//! SHM-4  Such a batch executes between the beginning and the end of a batch in the fabric's slot in the lease server's
-//!     memory, if the floor of its epoch was not higher at the beginning (SLOT-1). (FABRIC-4)
+//! SHM-4  Such a batch executes between the beginning and the end of a batch in a slot of the process in the lease server's
+//!     memory, if the floor of its epoch was not higher at the beginning (SLOT-1). A process has eight slots. Threads that have the
+//!     same enter it one after another, under a lock. (FABRIC-4)
 //! SHM-5  A read checks the floor after its last load. So the bytes that it returns were read before the end of the epoch.
 //! SHM-6  A batch checks that the server serves its memory in the generation to which the fabric is connected. A server that has
 //!     ended is noticed by its connection. Until then verbs execute on its file, which is the memory of its successor.
@@ -66,7 +67,7 @@ use std::path::PathBuf;
 use farbank_pm::media::OpenError;
 
 pub use address::{BadServerAddress, ServerAddress};
-pub use fabric::{ShmFabric, ShmSettings};
+pub use fabric::{ShmFabric, ShmMembership, ShmSettings};
 
 use crate::server::MemoryError;
 use crate::tcp::ConnectError;

@@ -81,7 +81,7 @@ impl Cluster {
                 (Ok(ServiceResponse::Epoch(life)), 0)
             }
             // The simulated lease server gives no epoch to a second holder.
-            ServiceRequest::Leave { .. } => (Ok(ServiceResponse::Left), 0),
+            ServiceRequest::Leave => (Ok(ServiceResponse::Left), 0),
             ServiceRequest::CheckLease { compute, epoch } => self.verdict(compute, epoch, served),
             ServiceRequest::Reserve { to } => {
                 self.take(server, to);

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::net::{SocketAddr, TcpStream};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -83,17 +83,52 @@ struct FabricState {
     links: Vec<ServerLink>,
     requests: HashMap<u64, PendingRequest>,
     next_id: u64,
-    /// Whether a server has said that the epoch has ended.
-    is_fenced: bool,
 }
+
+/// A process of a compute server in one epoch, which [`TcpFabric::connect`] has begun. Its other threads get fabrics by
+/// [`TcpFabric::connect_thread`]. They share the epoch and its lease.
+#[derive(Clone)]
+pub struct Membership(Arc<MembershipState>);
+
+struct MembershipState {
+    settings: TcpSettings,
+    /// The first thread.
+    first: Caller,
+    /// Generations of the memory servers.
+    generations: Vec<u64>,
+    /// Threads that have a number.
+    threads: AtomicU16,
+    /// Whether a server has said that the epoch has ended, or the process has left it.
+    is_fenced: AtomicBool,
+}
+
+impl Membership {
+    /// Returns the caller of the next thread.
+    fn next_thread(&self) -> Result<Caller, ConnectError> {
+        let thread = self.0.threads.fetch_add(1, Ordering::Relaxed);
+        match u8::try_from(thread) {
+            Ok(thread) => Ok(Caller {
+                thread,
+                attempt: FIRST_ATTEMPT,
+                ..self.0.first
+            }),
+            Err(_) => {
+                self.0.threads.store(THREADS_MAX, Ordering::Relaxed);
+                Err(ConnectError::Threads)
+            }
+        }
+    }
+}
+
+/// Fabrics of one process in one epoch.
+const THREADS_MAX: u16 = 256;
 
 struct FabricShared {
     reactor: Reactor,
     /// Number of this source of events in the reactor.
     source: usize,
-    settings: TcpSettings,
-    compute: u16,
-    epoch: u8,
+    membership: Membership,
+    caller: Caller,
     state: RefCell<FabricState>,
     connector: Arc<Connector>,
 }
@@ -125,21 +160,50 @@ impl TcpFabric {
                 .map(|server| connect_to(&settings, server as u16, joined, None))
                 .collect();
             joins += 1;
-            match connected {
-                Err(ConnectError::Refused(_, Refusal::Fenced)) if joins < JOINS_MAX => {
-                    thread::sleep(settings.timeout / 16);
-                }
-                connected => return TcpFabric::start(reactor, settings, joined, connected?),
+            if matches!(connected, Err(ConnectError::Refused(_, Refusal::Fenced)))
+                && joins < JOINS_MAX
+            {
+                thread::sleep(settings.timeout / 16);
+                continue;
             }
+            let connected = connected?;
+            let generations = connected.iter().map(|(_, challenge)| challenge.generation);
+            let membership = Membership(Arc::new(MembershipState {
+                generations: generations.collect(),
+                settings,
+                first: joined,
+                threads: AtomicU16::new(1),
+                is_fenced: AtomicBool::new(false),
+            }));
+            return Ok(TcpFabric::start(reactor, membership, joined, connected));
         }
+    }
+
+    /// Connects another thread of a process to all memory servers, in the process's epoch. Blocks the thread meanwhile.
+    ///
+    /// # Errors
+    /// A server is not reachable or has restarted, the epoch has ended, or the process has had 256 fabrics in it.
+    pub fn connect_thread(
+        reactor: &Reactor,
+        membership: &Membership,
+    ) -> Result<TcpFabric, ConnectError> {
+        let caller = membership.next_thread()?;
+        let generations = membership.0.generations.iter().enumerate();
+        let connected = generations.map(|(server, generation)| {
+            let settings = &membership.0.settings;
+            connect_to(settings, server as u16, caller, Some(*generation))
+        });
+        let connected = connected.collect::<Result<_, _>>()?;
+        let membership = membership.clone();
+        Ok(TcpFabric::start(reactor, membership, caller, connected))
     }
 
     fn start(
         reactor: &Reactor,
-        settings: TcpSettings,
-        joined: Caller,
+        membership: Membership,
+        caller: Caller,
         connected: Vec<(FrameStream, Challenge)>,
-    ) -> Result<TcpFabric, ConnectError> {
+    ) -> TcpFabric {
         let links = connected
             .iter()
             .map(|(_, challenge)| ServerLink::new(*challenge));
@@ -147,14 +211,12 @@ impl TcpFabric {
             links: links.collect(),
             requests: HashMap::new(),
             next_id: 0,
-            is_fenced: false,
         };
         let shared = Rc::new_cyclic(|weak: &Weak<FabricShared>| FabricShared {
             reactor: reactor.clone(),
             source: reactor.add_source(weak.clone()),
-            settings,
-            compute: joined.compute,
-            epoch: joined.epoch,
+            membership,
+            caller,
             state: RefCell::new(state),
             connector: Arc::new(Connector {
                 made: Mutex::default(),
@@ -164,22 +226,33 @@ impl TcpFabric {
         });
         for (link, (stream, _)) in connected.into_iter().enumerate() {
             let made = (link, Ok(stream.into_parts()));
-            shared.state.borrow_mut().links[link].attempt = joined.attempt;
+            shared.state.borrow_mut().links[link].attempt = caller.attempt;
             shared.use_connection(made);
         }
-        Ok(TcpFabric(shared))
+        TcpFabric(shared)
+    }
+
+    /// Returns the process of this fabric, for its other threads.
+    #[must_use]
+    pub fn membership(&self) -> Membership {
+        self.0.membership.clone()
     }
 
     /// Returns the number of the compute server.
     #[must_use]
     pub fn compute(&self) -> u16 {
-        self.0.compute
+        self.0.caller.compute
     }
 
     /// Returns the epoch of the compute server in which this fabric joined.
     #[must_use]
     pub fn epoch(&self) -> u8 {
-        self.0.epoch
+        self.0.caller.epoch
+    }
+
+    /// Returns the number of the thread in its process.
+    pub(crate) fn thread(&self) -> u8 {
+        self.0.caller.thread
     }
 
     /// Returns the reactor that drives this fabric.
@@ -211,44 +284,44 @@ impl TcpFabric {
     /// the server is connected and has not ended the epoch.
     pub(crate) fn is_idle(&self, server: u16) -> bool {
         let state = self.0.state.borrow();
-        !state.is_fenced && state.links[usize::from(server)].is_idle()
+        !self.0.is_fenced() && state.links[usize::from(server)].is_idle()
     }
 
     /// Makes all later requests fail with [`FabricError::Fenced`]: the epoch has ended.
     pub(crate) fn end_epoch(&self) {
-        self.0.state.borrow_mut().is_fenced = true;
+        self.0.fence();
     }
 
-    /// Leaves the epoch, so that another process can use it (LEASE-6 of [`server`](crate::server)). All later requests
+    /// Leaves the epoch, so that another process can use it (LEASE-6 of [`server`](crate::server)). All later requests of all threads
     /// fail with [`FabricError::Fenced`]. Without this call, the end of the process uses up one of the number's 63
     /// epochs.
     ///
-    /// The caller must hold no lock, and no request may have failed with [`FabricError::Timeout`], because its effects
-    /// may come later.
+    /// No thread may hold a lock or have a request under way, and no request may have failed with [`FabricError::Timeout`],
+    /// because its effects may come later.
     ///
     /// # Errors
     /// The lease server does not answer, or has ended the epoch.
     pub async fn leave(&self) -> Result<(), FabricError> {
-        let attempt = {
-            let state = self.0.state.borrow();
-            let attempts = state.links.iter().map(|link| link.attempt);
-            attempts.max().unwrap_or(FIRST_ATTEMPT)
-        };
-        let left = self.call(LEASE_SERVER, ServiceRequest::Leave { attempt });
-        self.0.state.borrow_mut().is_fenced = true;
+        let left = self.call(LEASE_SERVER, ServiceRequest::Leave);
+        self.0.fence();
         left.await.map(|_| ())
     }
 
-    /// Renews the lease of the compute server, four times in its duration. Returns the error when that fails, or `None`
-    /// when all other handles of the fabric were dropped.
+    /// Renews the lease of the compute server, four times in its duration. One thread of a process does that. Returns the error
+    /// when that fails, or `None` when all other handles of the fabric were dropped.
     pub async fn keep_alive(self) -> Option<FabricError> {
+        self.keep_alive_while(|| true).await
+    }
+
+    /// Like [`TcpFabric::keep_alive`], but returns `None` also when `is_used` returns false.
+    pub async fn keep_alive_while(self, is_used: impl Fn() -> bool) -> Option<FabricError> {
         let every = self.lease_ns() / 4;
         let reactor = self.0.reactor.clone();
         let fabric = Rc::downgrade(&self.0);
         drop(self);
         let sleep = move || reactor.sleep(every);
         loop {
-            let fabric = TcpFabric(fabric.upgrade()?);
+            let fabric = TcpFabric(fabric.upgrade().filter(|_| is_used())?);
             if let Err(error) = fabric.call(LEASE_SERVER, ServiceRequest::Renew).await {
                 return Some(error);
             }
@@ -282,6 +355,8 @@ fn connect_to(
         server,
         number: caller.compute,
         epoch: caller.epoch,
+        process: caller.process,
+        thread: caller.thread,
         attempt: caller.attempt,
         nonce: nonce().map_err(|error| ConnectError::Io(address, error))?,
     };
@@ -295,6 +370,8 @@ fn join(settings: &TcpSettings) -> Result<Caller, ConnectError> {
     let joining = Caller {
         compute: settings.compute.unwrap_or(ANY_COMPUTE),
         epoch: 0,
+        process: 0,
+        thread: 0,
         attempt: 0,
     };
     let (mut stream, _) = connect_to(settings, LEASE_SERVER, joining, None)?;
@@ -308,11 +385,13 @@ fn join(settings: &TcpSettings) -> Result<Caller, ConnectError> {
         ServiceResponse::Joined {
             compute,
             epoch,
-            attempt,
+            process,
         } => Ok(Caller {
             compute,
             epoch,
-            attempt,
+            process,
+            thread: 0,
+            attempt: FIRST_ATTEMPT,
         }),
         _ => Err(match settings.compute {
             Some(compute) => ConnectError::EpochsUsed { compute },
@@ -322,6 +401,14 @@ fn join(settings: &TcpSettings) -> Result<Caller, ConnectError> {
 }
 
 impl FabricShared {
+    fn is_fenced(&self) -> bool {
+        self.membership.0.is_fenced.load(Ordering::SeqCst)
+    }
+
+    fn fence(&self) {
+        self.membership.0.is_fenced.store(true, Ordering::SeqCst);
+    }
+
     /// Begins to use a connection, or gives up the server if it cannot have one.
     fn use_connection(&self, (number, made): NewConnection) {
         let mut state = self.state.borrow_mut();
@@ -337,7 +424,9 @@ impl FabricShared {
             Err(_) => FabricError::Timeout { server },
         };
         let ended = link.close(LinkState::Lost(lost));
-        state.is_fenced |= lost == FabricError::Fenced;
+        if lost == FabricError::Fenced {
+            self.fence();
+        }
         state.end_all(ended, lost);
     }
 
@@ -358,15 +447,14 @@ impl FabricShared {
         let (attempt, generation) = (link.attempt, link.challenge.generation);
         let ended = link.close(LinkState::Connecting);
         state.end_all(ended, FabricError::Timeout { server });
-        let settings = self.settings.clone();
-        let (compute, epoch) = (self.compute, self.epoch);
+        let settings = self.membership.0.settings.clone();
+        let first = self.caller;
         let connector = Arc::clone(&self.connector);
         let run = move || {
             let connect = |tries| {
                 let caller = Caller {
-                    compute,
-                    epoch,
                     attempt: attempt + tries,
+                    ..first
                 };
                 connect_to(&settings, server, caller, Some(generation))
             };
@@ -391,8 +479,8 @@ impl FabricShared {
         let mut state = self.state.borrow_mut();
         state.next_id += 1;
         let id = state.next_id;
-        let deadline = self.reactor.now() + self.settings.timeout.as_nanos() as Nanos;
-        let posted = match state.is_fenced {
+        let deadline = self.reactor.now() + self.membership.0.settings.timeout.as_nanos() as Nanos;
+        let posted = match self.is_fenced() {
             true => Err(FabricError::Fenced),
             false => state.links[usize::from(server)].post(id, deadline, verbs.is_some(), |out| {
                 encode(id, verbs.as_deref(), out)
@@ -516,7 +604,7 @@ impl EventSource for FabricShared {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let requests = &mut state.requests;
-        let mut is_fenced = state.is_fenced;
+        let mut is_fenced = false;
         let link = &mut state.links[number];
         let received = link.receive(|frame| {
             // The future of a request that has no entry was dropped.
@@ -528,7 +616,9 @@ impl EventSource for FabricShared {
             Ok(())
         });
         let sent = received.and_then(|()| Ok(link.send()?));
-        state.is_fenced = is_fenced;
+        if is_fenced {
+            self.fence();
+        }
         if sent.is_err() {
             self.reconnect(state, number);
         }
@@ -598,7 +688,7 @@ impl Drop for RequestFuture {
 
 impl Fabric for TcpFabric {
     fn servers(&self) -> u16 {
-        self.0.settings.servers.len() as u16
+        self.0.membership.0.settings.servers.len() as u16
     }
 
     fn caps(&self, server: u16) -> FabricCaps {

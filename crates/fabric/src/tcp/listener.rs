@@ -209,6 +209,8 @@ fn caller_of(hello: &Hello) -> Caller {
     Caller {
         compute: hello.number,
         epoch: hello.epoch,
+        process: hello.process,
+        thread: hello.thread,
         attempt: hello.attempt,
     }
 }

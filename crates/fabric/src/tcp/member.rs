@@ -43,6 +43,8 @@ fn report_until_error<M: Medium>(
         server: LEASE_SERVER,
         number: node.memory().server(),
         epoch: 0,
+        process: 0,
+        thread: 0,
         attempt: 0,
         nonce: nonce()?,
     };

@@ -1,7 +1,7 @@
 //! A fabric over TCP, between processes and hosts. Nothing needs to be installed.
 //!
 //! ```text
-//!   compute server: one thread                          memory server: a process
+//!   compute server: each thread                         memory server: a process
 //!   ┌──────────────────────────────────────┐            ┌──────────────────────────────────┐
 //!   │ clients: futures on a Reactor        │            │ TcpServer: a thread for each     │
 //!   │    │ batch, call          ▲ results  │   frames   │ connection                       │
@@ -29,11 +29,11 @@
 //! TCP-1  A connection carries the requests of one fabric in the order in which they were posted, and one thread of the memory
 //!     server executes them in that order. (FABRIC-2)
 //! TCP-2  A fabric has at most one connection to a server that executes requests. It numbers its attempts, and the server
-//!     admits only the newest (MEMSRV-3). So a request of an earlier connection executes before the first of the next, or
+//!     admits only the newest of its thread (MEMSRV-3). So a request of an earlier connection executes before the first of the next, or
 //!     never. (FABRIC-2)
 //! TCP-3  A request is sent at most once. If its connection breaks or its time is over, it ends with `Timeout` and the
 //!     connection is closed. (FABRIC-3)
-//! TCP-4  A fabric belongs to one epoch of its compute server and to one generation of each memory server. After `Fenced`,
+//! TCP-4  A fabric is of one thread, and belongs to one epoch of its compute server and to one generation of each memory server. After `Fenced`,
 //!     or `Empty` of a server, it never executes a request again, there or at all. (FABRIC-4)
 //! TCP-5  Memory for a connection is bounded: by one frame and a read buffer on the server, which reads no further request
 //!     while the client does not take its results.
@@ -41,6 +41,9 @@
 //! # Limits
 //! All memory servers must be reachable when a fabric connects, because the sizes of their lock memory decide where
 //! structures have their locks.
+//!
+//! The threads of a process share its epoch and lease ([`Membership`]). The first thread joins, and one thread renews the lease.
+//! The order of FABRIC-2 is that of one fabric, so threads order their requests by locks.
 //!
 //! A number of a compute server has 63 epochs. A process that ends with [`TcpFabric::leave`] uses up none, and one that is
 //! killed uses up one.
@@ -62,7 +65,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-pub use client::{ServerInfo, TcpFabric, TcpSettings};
+pub use client::{Membership, ServerInfo, TcpFabric, TcpSettings};
 pub use listener::{TcpServer, TcpServerSettings};
 pub use reactor::{Reactor, TaskHandle};
 
@@ -101,6 +104,8 @@ pub enum ConnectError {
     },
     /// All numbers of compute servers are in use, or have used all their epochs.
     NoNumber,
+    /// The process has had 256 fabrics in its epoch: join again.
+    Threads,
     /// The list of servers is empty or has more than 65,536.
     Servers {
         /// Number of servers.
@@ -131,6 +136,9 @@ impl fmt::Display for ConnectError {
                 "all 1023 numbers of compute servers are in use or have used all their epochs: end some clients, or \
                  start the memory servers with new memory",
             ),
+            ConnectError::Threads => {
+                f.write_str("a process can have 256 fabrics in one epoch: connect in a new epoch")
+            }
             ConnectError::Servers { count } => {
                 write!(
                     f,

@@ -17,7 +17,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -122,7 +122,6 @@ struct ReactorState {
     timers: RefCell<Timers>,
     sources: RefCell<Vec<Weak<dyn EventSource>>>,
     wait: WaitMode,
-    started: Instant,
     is_running: Cell<bool>,
 }
 
@@ -153,15 +152,15 @@ impl Reactor {
             timers: RefCell::default(),
             sources: RefCell::default(),
             wait,
-            started: Instant::now(),
             is_running: Cell::new(false),
         })))
     }
 
-    /// Returns the time since the reactor was created.
+    /// Returns the time since the first call of this process. So all reactors of a process have the same time.
     #[must_use]
     pub fn now(&self) -> Nanos {
-        self.0.started.elapsed().as_nanos() as Nanos
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        BEGAN.elapsed().as_nanos() as Nanos
     }
 
     /// Waits for `ns` nanoseconds.

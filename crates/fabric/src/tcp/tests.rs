@@ -37,11 +37,23 @@ fn dial(
     epoch: u8,
     attempt: u64,
 ) -> Result<(FrameStream, Challenge), StreamError> {
+    dial_as(address, epoch, (1, 0), attempt)
+}
+
+/// Dials as a process and a thread of it.
+fn dial_as(
+    address: SocketAddr,
+    epoch: u8,
+    (process, thread): (u32, u8),
+    attempt: u64,
+) -> Result<(FrameStream, Challenge), StreamError> {
     let hello = Hello {
         role: Role::Compute,
         server: 0,
         number: 1,
         epoch,
+        process,
+        thread,
         attempt,
         nonce: nonce().unwrap(),
     };
@@ -103,6 +115,41 @@ fn a_newer_connection_ends_the_older_and_an_older_attempt_is_refused() {
     assert_eq!(read, [0; 8]);
     for attempt in [5, 6] {
         let refused = dial(server.address(), epoch, attempt).err();
+        assert!(
+            matches!(refused, Some(StreamError::Refused(Refusal::Superseded))),
+            "{refused:?}"
+        );
+    }
+}
+
+/// LEASE-6.
+#[test]
+fn connections_of_threads_live_together_until_the_next_process_uses_the_epoch() {
+    let server = server();
+    let epoch = join(server.address());
+    let read = batch(1, Verb::read(AT, 8));
+    let (mut first, _) = dial_as(server.address(), epoch, (1, 0), 1).unwrap();
+    let (mut second, _) = dial_as(server.address(), epoch, (1, 9), 1).unwrap();
+    for thread in [&mut first, &mut second] {
+        let (kind, _) = ask(thread, &read).unwrap();
+        assert_eq!(kind, FrameKind::Results);
+    }
+    let (mut newer, _) = dial_as(server.address(), epoch, (1, 9), 2).unwrap();
+    let kinds =
+        |threads: [&mut FrameStream; 3]| threads.map(|thread| ask(thread, &read).unwrap().0);
+    let found = kinds([&mut first, &mut second, &mut newer]);
+    assert_eq!(
+        found,
+        [FrameKind::Results, FrameKind::Failure, FrameKind::Results]
+    );
+    let (mut next, _) = dial_as(server.address(), epoch, (2, 0), 1).unwrap();
+    let found = kinds([&mut first, &mut newer, &mut next]);
+    assert_eq!(
+        found,
+        [FrameKind::Failure, FrameKind::Failure, FrameKind::Results]
+    );
+    for thread in [0, 9, 10] {
+        let refused = dial_as(server.address(), epoch, (1, thread), 7).err();
         assert!(
             matches!(refused, Some(StreamError::Refused(Refusal::Superseded))),
             "{refused:?}"

@@ -13,7 +13,7 @@ pub(crate) const NONCE_BYTES: usize = 32;
 pub(crate) const PROOF_BYTES: usize = 32;
 const MAGIC: [u8; 8] = *b"frbkwire";
 /// Version of the protocol. Both ends must have the same.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// The secret that all compute and memory servers of a cluster share. They authenticate each other with HMAC-SHA-256.
 #[derive(Clone)]
@@ -102,7 +102,11 @@ pub(crate) struct Hello {
     pub(crate) number: u16,
     /// Epoch of the sending compute server; 0: none yet.
     pub(crate) epoch: u8,
-    /// Number of the connection among those of this compute server in this epoch. A connection ends all earlier ones.
+    /// Number of the process among those that have used the epoch.
+    pub(crate) process: u32,
+    /// Number of the thread in the process.
+    pub(crate) thread: u8,
+    /// Number of the connection among those of this thread. A connection ends the thread's earlier ones.
     pub(crate) attempt: u64,
     pub(crate) nonce: [u8; NONCE_BYTES],
 }
@@ -115,6 +119,8 @@ impl Hello {
             out.extend([u8::from(self.role == Role::Member), self.epoch]);
             out.extend(self.server.to_le_bytes());
             out.extend(self.number.to_le_bytes());
+            out.extend(self.process.to_le_bytes());
+            out.push(self.thread);
             out.extend(self.attempt.to_le_bytes());
             out.extend(self.nonce);
         });
@@ -139,6 +145,8 @@ impl Hello {
             epoch,
             server: fields.u16()?,
             number: fields.u16()?,
+            process: fields.u32()?,
+            thread: fields.u8()?,
             attempt: fields.u64()?,
             nonce: fields.array()?,
         };

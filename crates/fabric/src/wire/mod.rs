@@ -6,7 +6,7 @@
 //!   └ bytes after this field            └ a response has the id of its request
 //!
 //!   compute server                                  memory server
-//!     Hello      number, epoch, attempt, nonce ─▶
+//!     Hello      number, epoch, process, thread, attempt, nonce ─▶
 //!                ◀─ server, generation, sizes, nonce, proof of the key    Challenge
 //!     Proof      of the key ─▶
 //!                ◀─                                                       Welcome, or Refused with a reason

@@ -32,10 +32,7 @@ pub(crate) fn encode_call(id: u64, request: ServiceRequest, out: &mut Vec<u8>) {
             out.push(5);
             out.extend(to.to_le_bytes());
         }
-        ServiceRequest::Leave { attempt } => {
-            out.push(6);
-            out.extend(attempt.to_le_bytes());
-        }
+        ServiceRequest::Leave => out.push(6),
     });
 }
 
@@ -50,9 +47,7 @@ pub(crate) fn decode_call(body: &[u8]) -> Result<ServiceRequest, WireError> {
         },
         4 => ServiceRequest::Join,
         5 => ServiceRequest::Reserve { to: fields.u64()? },
-        6 => ServiceRequest::Leave {
-            attempt: fields.u64()?,
-        },
+        6 => ServiceRequest::Leave,
         tag => {
             return Err(WireError::Field {
                 name: "request",
@@ -79,12 +74,12 @@ pub(crate) fn encode_response(id: u64, response: ServiceResponse, out: &mut Vec<
         ServiceResponse::Joined {
             compute,
             epoch,
-            attempt,
+            process,
         } => {
             out.push(7);
             out.extend(compute.to_le_bytes());
             out.push(epoch);
-            out.extend(attempt.to_le_bytes());
+            out.extend(process.to_le_bytes());
         }
         ServiceResponse::Left => out.push(8),
     });
@@ -105,7 +100,7 @@ pub(crate) fn decode_response(body: &[u8]) -> Result<ServiceResponse, WireError>
         7 => ServiceResponse::Joined {
             compute: fields.u16()?,
             epoch: fields.u8()?,
-            attempt: fields.u64()?,
+            process: fields.u32()?,
         },
         8 => ServiceResponse::Left,
         tag => {

@@ -39,6 +39,8 @@ fn hello() -> Hello {
         server: 3,
         number: 70,
         epoch: 5,
+        process: 2,
+        thread: 1,
         attempt: 9,
         nonce: [7; NONCE_BYTES],
     }

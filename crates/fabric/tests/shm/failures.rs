@@ -61,10 +61,15 @@ const STARTED: GAddr = GAddr::host(0, 8192);
 /// The process of the next tests. It writes on server 1.
 #[test]
 fn child_that_writes_long() {
-    let Some(fabric) = child_fabric() else {
+    let Some(first) = child_fabric() else {
         return;
     };
-    fabric.reactor().spawn(fabric.clone().keep_alive());
+    first.reactor().spawn(first.clone().keep_alive());
+    // Every second process writes in the slot of another thread.
+    let fabric = match first.epoch() % 2 {
+        0 => first.clone(),
+        _ => ShmFabric::connect_thread(first.reactor(), &first.membership()).unwrap(),
+    };
     let written = block_on(&fabric, async {
         let started = u64::from(fabric.epoch()).to_le_bytes().to_vec();
         fabric.write(STARTED, started).await?;
@@ -120,7 +125,8 @@ fn a_write_of_a_killed_process_is_completed_before_its_epoch_has_ended_for_other
     }
     println!("{torn} of 6 kills left a torn write");
     let left = std::fs::read_dir(cluster.folder.path()).unwrap();
-    assert!(left.count() <= 4, "files of killed processes are left");
+    // Two memories, the record of the watcher, and those of the last process.
+    assert!(left.count() <= 5, "files of killed processes are left");
 }
 
 #[test]

@@ -217,3 +217,30 @@ fn random_batches_agree_with_a_model() {
         }
     });
 }
+
+/// The slot and the record of writes belong to the process, so its threads must not use them at the same time.
+#[test]
+fn batches_of_several_threads_of_a_process_do_not_interfere() {
+    const THREADS: u64 = 3;
+    let cluster = Cluster::new(2);
+    let fabric = cluster.fabric(1);
+    thread::scope(|scope| {
+        for _ in 1..THREADS {
+            let membership = fabric.membership();
+            scope.spawn(move || {
+                let reactor = Reactor::new(WaitMode::Block).unwrap();
+                let fabric = ShmFabric::connect_thread(&reactor, &membership).unwrap();
+                block_on(&fabric, increment(&fabric)).unwrap();
+            });
+        }
+        block_on(&fabric, increment(&fabric)).unwrap();
+    });
+    block_on(&fabric, async {
+        let counters = fabric.read(COUNTERS, 1024).await.unwrap();
+        for counter in counters.chunks(8) {
+            assert_eq!(word(counter), THREADS * ROUNDS);
+        }
+        let sum = fabric.read(SUM, 8).await.unwrap();
+        assert_eq!(word(&sum), 3 * THREADS * ROUNDS);
+    });
+}

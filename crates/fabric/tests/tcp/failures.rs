@@ -53,6 +53,51 @@ fn a_compute_server_without_a_lease_is_fenced_on_every_server_and_rejoins_in_a_n
     });
 }
 
+/// LEASE-6.
+#[test]
+fn all_threads_of_a_process_are_fenced_with_it_and_leave_with_it() {
+    let cluster = Cluster::new(2);
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let alive = cluster.fabric(&reactor, 2);
+    reactor.spawn(alive.clone().keep_alive());
+    let process = || {
+        let first = cluster.fabric(&reactor, 1);
+        let membership = first.membership();
+        let others = [(); 2].map(|()| TcpFabric::connect_thread(&reactor, &membership).unwrap());
+        let [second, third] = others;
+        [first, second, third]
+    };
+    let refused = async |threads: [TcpFabric; 3]| {
+        for thread in threads {
+            for server in 0..2 {
+                let refused = thread.write(GAddr::host(server, 4096), vec![9; 8]).await;
+                assert_eq!(refused, Err(FabricError::Fenced), "server {server}");
+            }
+        }
+    };
+    reactor.block_on(async {
+        let threads = process();
+        for (server, thread) in [0, 1, 1].into_iter().zip(&threads) {
+            let at = GAddr::host(server, 4096);
+            thread.write(at, vec![1; 8]).await.unwrap();
+        }
+        let epoch = threads[0].epoch();
+        fence(&alive, 1, epoch).await;
+        refused(threads).await;
+        let threads = process();
+        assert!(threads.iter().all(|thread| thread.epoch() > epoch));
+        threads[0].leave().await.unwrap();
+        let left = threads[0].epoch();
+        let next = process();
+        assert!(next.iter().all(|thread| thread.epoch() == left));
+        refused(threads).await;
+        for server in 0..2 {
+            let at = GAddr::host(server, 4096);
+            assert_eq!(next[2].read(at, 8).await.unwrap(), [1; 8]);
+        }
+    });
+}
+
 #[test]
 fn a_compute_server_that_renews_its_lease_is_alive() {
     let cluster = Cluster::new(2);

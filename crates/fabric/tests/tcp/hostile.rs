@@ -15,10 +15,11 @@ use crate::cluster::Cluster;
 /// Returns a hello of compute server 1 in epoch 0, to server 0.
 fn hello() -> Vec<u8> {
     let mut body = b"frbkwire".to_vec();
-    body.extend(1_u16.to_le_bytes());
+    body.extend(2_u16.to_le_bytes());
     body.extend([0, 0]);
     body.extend(0_u16.to_le_bytes());
     body.extend(1_u16.to_le_bytes());
+    body.extend([0; 5]);
     body.extend(0_u64.to_le_bytes());
     body.extend([3; 32]);
     framed(1, &body)

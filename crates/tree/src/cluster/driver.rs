@@ -1,42 +1,41 @@
-//! [`Driver`]: the thread that runs the operations of a cluster's clients, and renews the lease of their compute server.
+//! [`Driver`]: the threads that run the operations of a cluster's clients.
 //!
 //! ```text
-//!   any thread: Driver::run ──▶ JobQueue ──▶ the driver's thread: a Reactor with a task for each operation
-//!               waits for the reply ◀────────┘      and a session: connections, lease, index cache
+//!   any thread: Driver::run ──▶ JobQueue ──▶ a thread of the driver: a Reactor with a task for each operation,
+//!               waits for the reply ◀────────┘                       and its part of the session: connections
+//!                                                   all threads: lease, index cache, local locks
 //! ```
-//!
-//! A session ends with the first error of the fabric, because the effects of its requests may be unknown. The next
-//! operation begins another session, as another compute server.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
-use farbank_fabric::shm::{ShmFabric, ShmSettings};
+use farbank_fabric::shm::ShmSettings;
 use farbank_fabric::tcp::{Reactor, WaitMode};
+use farbank_pm::sync::lock;
 
-use super::descriptor::{TreeDescriptor, open_tree};
+use super::session::{Session, SharedSession};
 use super::{ClusterError, ClusterStats};
-use crate::client::{Client, Compute};
-use crate::error::TreeError;
 
 type JobFuture = Pin<Box<dyn Future<Output = ()>>>;
-/// Starts an operation on the driver's thread.
+/// Starts an operation on a thread of the driver.
 type Job = Box<dyn FnOnce(Rc<DriverState>) -> JobFuture + Send>;
 
 #[derive(Default)]
 struct QueueState {
     jobs: VecDeque<Job>,
-    waker: Option<Waker>,
+    /// Wakers of the threads that wait for jobs, by the number of the thread.
+    waiting: BTreeMap<usize, Waker>,
     is_closed: bool,
 }
 
-/// The operations that the driver's thread has not started yet.
+/// The operations that no thread of the driver has started yet.
 #[derive(Default)]
 struct JobQueue(Mutex<QueueState>);
 
@@ -46,23 +45,39 @@ impl JobQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, change: impl FnOnce(&mut QueueState)) {
+    /// Adds a job, unless the queue is closed. Wakes the first thread that waits.
+    fn put(&self, job: Job) {
         let mut state = self.state();
-        change(&mut state);
-        if let Some(waker) = state.waker.take() {
+        if state.is_closed {
+            return;
+        }
+        state.jobs.push_back(job);
+        if let Some((_, waker)) = state.waiting.pop_first() {
             waker.wake();
         }
     }
 
-    /// Returns the next job, or `None` when the queue is closed and empty.
-    async fn next(&self) -> Option<Job> {
+    /// Ends the threads when the jobs in the queue are done.
+    fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        for waker in std::mem::take(&mut state.waiting).into_values() {
+            waker.wake();
+        }
+    }
+
+    /// Returns the next job for thread `thread`, or `None` when the queue is closed and empty.
+    async fn next(&self, thread: usize) -> Option<Job> {
         poll_fn(|context| {
             let mut state = self.state();
             match state.jobs.pop_front() {
-                Some(job) => Poll::Ready(Some(job)),
+                Some(job) => {
+                    state.waiting.remove(&thread);
+                    Poll::Ready(Some(job))
+                }
                 None if state.is_closed => Poll::Ready(None),
                 None => {
-                    state.waker = Some(context.waker().clone());
+                    state.waiting.insert(thread, context.waker().clone());
                     Poll::Pending
                 }
             }
@@ -71,136 +86,110 @@ impl JobQueue {
     }
 }
 
-/// A compute server's time in one epoch.
-pub(super) struct Session {
-    pub(super) fabric: ShmFabric,
-    tree: RefCell<Option<OpenTree>>,
-    /// Whether a request has failed, so that the effects of the session's requests are unknown.
-    is_broken: Cell<bool>,
+/// The state that the threads of a driver share.
+struct DriverShared {
+    queue: JobQueue,
+    settings: ShmSettings,
+    wait: WaitMode,
+    /// The newest session.
+    session: Mutex<Option<Arc<SharedSession>>>,
+    stats: Mutex<ClusterStats>,
+    /// Threads that have not ended.
+    running: AtomicUsize,
 }
 
-/// The tree, as a session uses it.
-#[derive(Clone)]
-struct OpenTree {
-    descriptor: TreeDescriptor,
-    compute: Rc<Compute<ShmFabric>>,
-}
-
-impl Session {
-    /// Begins to use the tree that `descriptor` describes.
-    pub(super) fn set_tree(&self, descriptor: TreeDescriptor) {
-        let (compute, epoch) = (self.fabric.compute(), self.fabric.epoch());
-        let compute = Compute::new(self.fabric.clone(), compute, epoch, descriptor.config());
-        *self.tree.borrow_mut() = Some(OpenTree {
-            descriptor,
-            compute: Rc::new(compute),
-        });
-    }
-
-    /// Returns the tree's sizes and a client of it.
-    pub(super) async fn tree(&self) -> Result<(TreeDescriptor, Client<ShmFabric>), ClusterError> {
-        if self.tree.borrow().is_none() {
-            let descriptor = open_tree(&self.fabric).await?;
-            self.set_tree(descriptor);
-        }
-        let tree = self.tree.borrow();
-        let tree = tree.as_ref().expect("the tree was opened above");
-        Ok((tree.descriptor, tree.compute.client()))
-    }
-
-    /// Records the error of an operation.
-    fn note(&self, error: &ClusterError) {
-        if matches!(error, ClusterError::Tree(TreeError::Fabric(_))) {
-            self.is_broken.set(true);
-        }
-    }
-}
-
-/// The state of the driver's thread.
+/// The state of one thread of a driver.
 pub(super) struct DriverState {
     pub(super) reactor: Reactor,
-    settings: ShmSettings,
+    shared: Arc<DriverShared>,
     session: RefCell<Option<Rc<Session>>>,
-    stats: Cell<ClusterStats>,
 }
 
 impl DriverState {
     /// Returns the session. Begins another if the last one is broken.
     pub(super) fn session(&self) -> Result<Rc<Session>, ClusterError> {
-        let mut current = self.session.borrow_mut();
-        if let Some(session) = current.as_ref().filter(|session| !session.is_broken.get()) {
+        let mut own = self.session.borrow_mut();
+        let is_usable = |session: &&Rc<Session>| !session.shared().is_broken();
+        if let Some(session) = own.as_ref().filter(is_usable) {
             return Ok(Rc::clone(session));
         }
-        *current = None;
-        let fabric = ShmFabric::connect(&self.reactor, self.settings.clone())?;
-        let session = Rc::new(Session {
-            fabric: fabric.clone(),
-            tree: RefCell::default(),
-            is_broken: Cell::new(false),
-        });
-        let watched = Rc::downgrade(&session);
-        self.reactor.spawn(async move {
-            let error = fabric.keep_alive().await;
-            if let (Some(_), Some(session)) = (error, watched.upgrade()) {
-                session.is_broken.set(true);
-            }
-        });
-        *current = Some(Rc::clone(&session));
+        *own = None;
+        // Other threads that need a session wait for this one.
+        let mut newest = lock(&self.shared.session);
+        let usable = newest.take().filter(|session| !session.is_broken());
+        let joined = usable.and_then(|session| Session::join(&self.reactor, &session));
+        let session = match joined {
+            Some(session) => session,
+            None => Session::begin(&self.reactor, self.shared.settings.clone())?,
+        };
+        *newest = Some(Arc::clone(session.shared()));
+        *own = Some(Rc::clone(&session));
         Ok(session)
     }
 
     /// Adds to the statistics.
     pub(super) fn count(&self, add: impl FnOnce(&mut ClusterStats)) {
-        let mut stats = self.stats.get();
-        add(&mut stats);
-        self.stats.set(stats);
+        add(&mut lock(&self.shared.stats));
     }
 
     /// Returns the statistics.
     pub(super) fn stats(&self) -> ClusterStats {
-        self.stats.get()
+        *lock(&self.shared.stats)
     }
 
-    /// Leaves the epoch, if nothing of it can be under way.
+    /// Leaves the epoch, if nothing of it can be under way. The other threads have ended.
     async fn close(&self) {
-        let session = self.session.borrow_mut().take();
-        if let Some(session) = session.filter(|session| !session.is_broken.get()) {
-            let tree = session.tree.take();
-            if let Some(tree) = tree {
-                let left = tree.compute.client().leave_spare().await;
-                if left.is_err() {
-                    return;
-                }
-            }
-            // Without the answer the epoch ends with its lease.
-            let _ = session.fabric.leave().await;
+        let has_session = lock(&self.shared.session)
+            .as_ref()
+            .is_some_and(|session| !session.is_broken());
+        if !has_session {
+            return;
+        }
+        // Without a connection the epoch ends with its lease.
+        if let Ok(session) = self.session() {
+            session.leave().await;
         }
     }
 }
 
-/// The handle of the driver's thread. Its drop ends the thread.
+/// The handle of the driver's threads. Its drop ends them.
 pub(super) struct Driver {
-    queue: Arc<JobQueue>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<DriverShared>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Driver {
-    /// Starts the thread and connects to the memory servers.
-    pub(super) fn start(settings: ShmSettings, wait: WaitMode) -> Result<Driver, ClusterError> {
-        let queue = Arc::new(JobQueue::default());
-        let jobs = Arc::clone(&queue);
-        let run = move || drive(&jobs, settings, wait);
-        let builder = thread::Builder::new().name("farbank-tree".into());
-        let thread = builder.spawn(run).map_err(ClusterError::Thread)?;
-        let driver = Driver {
-            queue,
-            thread: Some(thread),
+    /// Starts `threads` threads and connects to the memory servers.
+    pub(super) fn start(
+        settings: ShmSettings,
+        wait: WaitMode,
+        threads: usize,
+    ) -> Result<Driver, ClusterError> {
+        let shared = Arc::new(DriverShared {
+            queue: JobQueue::default(),
+            settings,
+            wait,
+            session: Mutex::default(),
+            stats: Mutex::default(),
+            running: AtomicUsize::new(0),
+        });
+        let mut driver = Driver {
+            shared: Arc::clone(&shared),
+            threads: Vec::with_capacity(threads),
         };
+        for number in 0..threads.max(1) {
+            let running = RunningThread::new(Arc::clone(&shared));
+            let run = move || drive(number, &running);
+            let builder = thread::Builder::new().name("farbank-tree".into());
+            driver
+                .threads
+                .push(builder.spawn(run).map_err(ClusterError::Thread)?);
+        }
         driver.run(|state| async move { state.session().map(|_| ()) })?;
         Ok(driver)
     }
 
-    /// Runs an operation on the driver's thread and waits for its result.
+    /// Runs an operation on a thread of the driver and waits for its result.
     pub(super) fn run<T, R>(
         &self,
         operation: impl FnOnce(Rc<DriverState>) -> R + Send + 'static,
@@ -221,48 +210,61 @@ impl Driver {
                 let _ = reply.send(done);
             })
         });
-        self.queue.put(|state| state.jobs.push_back(job));
+        self.shared.queue.put(job);
         result.recv().unwrap_or(Err(ClusterError::Stopped))
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.queue.put(|state| state.is_closed = true);
-        if let Some(thread) = self.thread.take() {
+        self.shared.queue.close();
+        for thread in self.threads.drain(..) {
             // A panic was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// Closes the queue when the driver's thread ends, also by a panic: the callers of jobs in it get an error.
-struct CloseOnEnd<'a>(&'a JobQueue);
+/// A thread that runs. When it ends, also by a panic, the queue is closed: the callers of jobs in it get an error.
+struct RunningThread(Arc<DriverShared>);
 
-impl Drop for CloseOnEnd<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.is_closed = true;
-        state.jobs.clear();
+impl RunningThread {
+    fn new(shared: Arc<DriverShared>) -> RunningThread {
+        shared.running.fetch_add(1, Ordering::SeqCst);
+        RunningThread(shared)
     }
 }
 
-fn drive(queue: &JobQueue, settings: ShmSettings, wait: WaitMode) {
-    let _closing = CloseOnEnd(queue);
+impl Drop for RunningThread {
+    fn drop(&mut self) {
+        self.0.queue.close();
+        self.0.queue.state().jobs.clear();
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn drive(number: usize, running: &RunningThread) {
+    /// Time between two looks at the other threads at the end.
+    const PAUSE_NS: u64 = 200_000;
+    let shared = &running.0;
     // Without a reactor the queue is closed, and its callers get an error.
-    let Ok(reactor) = Reactor::new(wait) else {
+    let Ok(reactor) = Reactor::new(shared.wait) else {
         return;
     };
     let state = Rc::new(DriverState {
         reactor: reactor.clone(),
-        settings,
+        shared: Arc::clone(shared),
         session: RefCell::default(),
-        stats: Cell::default(),
     });
     reactor.block_on(async {
-        while let Some(job) = queue.next().await {
+        while let Some(job) = shared.queue.next(number).await {
             reactor.spawn(job(Rc::clone(&state)));
         }
-        state.close().await;
+        if number == 0 {
+            while shared.running.load(Ordering::SeqCst) > 1 {
+                reactor.sleep(PAUSE_NS).await;
+            }
+            state.close().await;
+        }
     });
 }

@@ -3,12 +3,12 @@
 //! ```text
 //!   threads of the program        Cluster (clones share it)                   memory servers
 //!   ┌─────────────────────┐       ┌────────────────────────────────┐         ┌────────────────┐
-//!   │ get, put, scan, ... ├──────▶│ a thread: sessions, lease,     ├────────▶│ nodes, values, │
+//!   │ get, put, scan, ... ├──────▶│ threads: sessions, lease,      ├────────▶│ nodes, values, │
 //!   │                     │◀──────┤ index cache, operations at once│◀────────┤ locks          │
 //!   └─────────────────────┘       └────────────────────────────────┘         └────────────────┘
 //! ```
 //!
-//! * `driver`: the thread, its sessions, and the operations that it runs.
+//! * `driver`: the threads, and the operations that they run. `session`: their compute server in one epoch.
 //! * `descriptor`: the sizes of a tree, and its creation.
 //! * `stored_key`: keys of any bytes.
 //!
@@ -29,6 +29,7 @@
 
 mod descriptor;
 mod driver;
+mod session;
 mod stored_key;
 
 use std::fmt;
@@ -50,7 +51,8 @@ use crate::key::Key;
 use crate::op_stats::OpStats;
 use crate::range::Direction;
 use descriptor::create_tree;
-use driver::{Driver, DriverState, Session};
+use driver::{Driver, DriverState};
+use session::Session;
 use stored_key::{LENGTH_BYTES, decode_key, encode_key};
 
 /// A key and its value.
@@ -67,12 +69,15 @@ pub struct ClusterSettings {
     pub compute: Option<u16>,
     /// Time after which a request to a memory server that does not answer fails.
     pub timeout: Duration,
-    /// How the thread of the cluster waits for the network.
+    /// How the threads of the cluster wait for the network.
     pub wait: WaitMode,
+    /// Threads of the cluster, which share the index cache and the local locks. Each has a connection to each memory server. At
+    /// least 1.
+    pub threads: usize,
 }
 
 impl ClusterSettings {
-    /// Returns the settings for `servers` with a timeout of 5 s.
+    /// Returns the settings for `servers` with a timeout of 5 s and one thread.
     #[must_use]
     pub fn new(
         servers: impl IntoIterator<Item: Into<ServerAddress>>,
@@ -84,6 +89,7 @@ impl ClusterSettings {
             compute: None,
             timeout: Duration::from_secs(5),
             wait: WaitMode::Block,
+            threads: 1,
         }
     }
 }
@@ -275,7 +281,7 @@ impl Cluster {
     /// # Errors
     /// A memory server is not reachable, or has another key or number.
     pub fn connect(settings: ClusterSettings) -> Result<Cluster, ClusterError> {
-        let wait = settings.wait;
+        let (wait, threads) = (settings.wait, settings.threads);
         let settings = ShmSettings {
             servers: settings.servers,
             compute: settings.compute,
@@ -283,7 +289,7 @@ impl Cluster {
             timeout: settings.timeout,
         };
         Ok(Cluster {
-            driver: Arc::new(Driver::start(settings, wait)?),
+            driver: Arc::new(Driver::start(settings, wait, threads)?),
         })
     }
 
@@ -536,7 +542,7 @@ impl Cluster {
     /// Returns the counted costs of the operations of this cluster and its clones.
     ///
     /// # Errors
-    /// The thread of the cluster has ended.
+    /// The threads of the cluster have ended.
     pub fn stats(&self) -> Result<ClusterStats, ClusterError> {
         self.driver.run(|state| async move { Ok(state.stats()) })
     }

@@ -1,13 +1,13 @@
 //! The tree over TCP or shared memory, measured in real time: `farbank bench tree --fabric tcp` and `--fabric shm`.
 //!
 //! ```text
-//!   compute servers: threads of this process          memory servers: threads of this process
+//!   a compute server: threads of this process         memory servers: threads of this process
 //!   ┌────────────────────────────────┐                ┌──────────────┐
-//!   │ a reactor, an index cache,     ├── loopback, ──▶│ 0: leases,   │
-//!   │ clients in a closed loop       ├── mapping      │    nodes     │
-//!   └────────────────────────────────┘       │        ├──────────────┤
-//!                  ⋮                         └───────▶│ 1: nodes  ⋮  │
-//!                                                     └──────────────┘
+//!   │ thread: a reactor, clients in  ├── loopback, ──▶│ 0: leases,   │
+//!   │         a closed loop  ⋮       ├── mapping      │    nodes     │
+//!   │ index cache, local locks       │       │        ├──────────────┤
+//!   └────────────────────────────────┘       └───────▶│ 1: nodes  ⋮  │
+//!                  ⋮                                  └──────────────┘
 //! ```
 //!
 //! Each run has a new tree, filled to 80 %, and two parts:
@@ -19,9 +19,10 @@
 //! [`ServerChoice::Running`] the memory servers are other processes, also on other hosts. Words
 //! are values, and nodes have checksums. Every result is verified (`verified`), and all entries at the end.
 //!
-//! By shared memory, the compute servers map the memories, each for itself, as processes do.
+//! By shared memory, the compute servers map the memories, each for itself, as processes do. Their threads share the mapping.
 
 mod cluster;
+mod member;
 mod verified;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +41,7 @@ use farbank_tree::{Client, Compute, Config, TreeError};
 use hdrhistogram::Histogram;
 
 use self::cluster::MemoryServers;
+use self::member::members;
 use self::verified::{perform, verify_all};
 use super::load::{RunKeys, TreeMix, TreeOp};
 use super::options::TreeSystem;
@@ -92,9 +94,11 @@ pub struct MeasuredOptions {
     pub theta: f64,
     /// The memory servers.
     pub servers: ServerChoice,
-    /// Number of compute servers. Each is a thread.
+    /// Number of compute servers.
+    pub compute_servers: u16,
+    /// Threads of each compute server, which share its index cache and its locks.
     pub threads: u16,
-    /// Clients of each compute server.
+    /// Clients of each thread.
     pub coroutines: u16,
     /// Entries at the start.
     pub entries: u64,
@@ -106,6 +110,15 @@ pub struct MeasuredOptions {
     pub wait: WaitMode,
     /// Seed of the random choices.
     pub seed: u64,
+}
+
+impl MeasuredOptions {
+    /// Returns the number of clients.
+    #[must_use]
+    pub fn clients(&self) -> u32 {
+        let threads = u32::from(self.compute_servers) * u32::from(self.threads);
+        threads * u32::from(self.coroutines)
+    }
 }
 
 /// Bytes of internal nodes that a compute server may cache, unless an option says otherwise.
@@ -160,11 +173,12 @@ pub fn run(options: &MeasuredOptions, watch: ProgressFn<'_>) -> Result<Report, E
         }
     };
     report.notes.push(format!(
-        "measured over {}: {servers}; {} compute servers, threads of this process; {} clients, {} entries, seed {}; every \
+        "measured over {}: {servers}; {} compute servers of {} threads in this process; {} clients, {} entries, seed {}; every \
          result verified",
         options.fabric.name(),
+        options.compute_servers,
         options.threads,
-        options.threads * options.coroutines,
+        options.clients(),
         options.entries,
         options.seed
     ));
@@ -325,22 +339,29 @@ fn loaded(
     options: &MeasuredOptions,
     keys: &Arc<RunKeys>,
 ) -> Result<Loaded, Error> {
-    let start = Barrier::new(usize::from(options.threads) + 1);
+    let all = usize::from(options.compute_servers) * usize::from(options.threads);
+    let start = Barrier::new(all + 1);
     let window = Arc::new(MeasuredWindow::default());
     let mut sum = Loaded::new();
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.threads)
-            .map(|thread| {
+        let mut threads = Vec::with_capacity(all);
+        for compute in 0..options.compute_servers {
+            for mut member in members(options.threads) {
                 let (start, window) = (&start, &window);
-                scope.spawn(move || {
-                    let connected = Reactor::new(options.wait)
+                let first = compute * options.threads;
+                threads.push(scope.spawn(move || {
+                    let joined = Reactor::new(options.wait)
                         .map_err(failed)
-                        .and_then(|reactor| cluster.connect(&reactor));
+                        .and_then(|reactor| member.join(cluster, config, &reactor));
                     start.wait();
-                    run_clients(&connected?, config, options, keys, thread, window)
-                })
-            })
-            .collect();
+                    let number = first + member.number;
+                    member.end(joined.map(|(fabric, compute)| {
+                        let done = run_clients(&fabric, &compute, options, keys, number, window);
+                        (done, fabric)
+                    }))
+                }));
+            }
+        }
         start.wait();
         thread::sleep(options.window / WARMING);
         window.is_open.store(true, Ordering::Relaxed);
@@ -365,20 +386,20 @@ struct MeasuredWindow {
     is_closed: AtomicBool,
 }
 
-/// Runs the clients of one compute server until the window closes.
+/// Runs the clients of one thread until the window closes. `number` is that of the thread among all of the run.
 fn run_clients(
     fabric: &ShmFabric,
-    config: &Config,
+    compute: &Compute<ShmFabric>,
     options: &MeasuredOptions,
     keys: &Arc<RunKeys>,
-    thread: u16,
+    number: u16,
     window: &Arc<MeasuredWindow>,
-) -> Result<Loaded, Error> {
-    let compute = compute_server(fabric, config);
+) -> Loaded {
+    let threads = u64::from(options.compute_servers * options.threads);
     let mut sum = Loaded::new();
-    let done = fabric.reactor().block_on(async {
+    fabric.reactor().block_on(async {
         let clients = (0..options.coroutines).map(|turn| {
-            let number = u64::from(thread + turn * options.threads);
+            let number = u64::from(number) + u64::from(turn) * threads;
             let rng = Rng::new(options.seed).fork(number);
             let is_ranger = options.mix.is_ranger(number);
             let (keys, window) = (Arc::clone(keys), Arc::clone(window));
@@ -390,10 +411,8 @@ fn run_clients(
         for client in clients {
             sum.merge(client.await);
         }
-        fabric.leave().await
     });
-    done.map_err(failed)?;
-    Ok(sum)
+    sum
 }
 
 /// One client, which runs one operation after another until the window closes.

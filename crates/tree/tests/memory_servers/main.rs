@@ -1,4 +1,6 @@
-//! The tree over TCP and over shared memory: two memory servers, and two compute servers with a thread and several clients each.
+//! The tree over TCP and over shared memory: two memory servers, and two compute servers with threads and several clients each.
+
+mod threads;
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -18,6 +20,7 @@ use farbank_tree::{
     NodeLayout, TreeError, TreeSettings, create,
 };
 use tempfile::TempDir;
+use threads::on_threads;
 
 const SERVERS: u16 = 2;
 const COMPUTES: u16 = 2;
@@ -149,14 +152,13 @@ fn compute_of(fabric: &ShmFabric, config: Config) -> Compute<ShmFabric> {
 /// Inserts, reads, removes and scans keys that only this client writes, against a model. Returns the model.
 async fn work(
     client: Client<ShmFabric>,
-    number: u64,
+    (number, all): (u64, u64),
     rounds: u64,
 ) -> Result<BTreeMap<u64, u64>, TreeError> {
-    const ALL: u64 = CLIENTS * COMPUTES as u64;
     let mut rng = Rng::new(number);
     let mut mine = BTreeMap::new();
     for n in 1..=rounds {
-        let key = rng.below(80) * ALL + number;
+        let key = rng.below(80) * all + number;
         match rng.below(8) {
             0 | 1 => {
                 let old = client.remove(key).await?;
@@ -171,7 +173,7 @@ async fn work(
                 let found: Vec<_> = range
                     .iter()
                     .map(|(key, value)| (key.first(), *value))
-                    .filter(|(key, _)| key % ALL == number)
+                    .filter(|(key, _)| key % all == number)
                     .collect();
                 let expected = mine.range(key..).map(|(key, value)| (*key, *value));
                 let expected: Vec<_> = expected.take(found.len()).collect();
@@ -189,44 +191,49 @@ async fn work(
 #[test]
 fn clients_of_two_processes_agree_with_a_model_with_checksums() {
     for transport in TRANSPORTS {
-        agree_with_a_model(transport, config(checked()), 300);
+        agree_with_a_model(transport, config(checked()), 1, 300);
     }
 }
 
 #[test]
 fn clients_of_two_processes_agree_with_a_model_with_versions() {
     let config = config(NodeLayout::new(NodeFormat::Safe));
-    agree_with_a_model(Transport::Tcp, config, 100);
+    agree_with_a_model(Transport::Tcp, config, 1, 100);
 }
 
-fn agree_with_a_model(transport: Transport, config: Config, rounds: u64) {
+fn agree_with_a_model(transport: Transport, config: Config, threads: usize, rounds: u64) {
     let servers = start_servers(transport);
     let reactor = Reactor::new(WaitMode::Block).unwrap();
     let creator = connect(&reactor, &servers, 9);
     create(&config, SERVERS, &mut RemoteFill(&creator));
     let all = Mutex::new(BTreeMap::new());
-    let together = Barrier::new(COMPUTES.into());
+    let together = Barrier::new(usize::from(COMPUTES) * threads);
     thread::scope(|scope| {
         for compute in 0..COMPUTES {
             let (all, together, servers) = (&all, &together, &servers);
             scope.spawn(move || {
-                let reactor = Reactor::new(WaitMode::Block).unwrap();
-                let fabric = connect(&reactor, servers, compute);
-                reactor.spawn(fabric.clone().keep_alive());
-                let tree = compute_of(&fabric, config);
-                together.wait();
-                let clients: Vec<_> = (0..CLIENTS)
-                    .map(|n| {
-                        let number = n * u64::from(COMPUTES) + u64::from(compute);
-                        reactor.spawn(work(tree.client(), number, rounds))
-                    })
-                    .collect();
-                reactor.block_on(async {
-                    for client in clients {
-                        let mut mine = client.await.unwrap();
-                        all.lock().unwrap().append(&mut mine);
-                    }
-                });
+                on_threads(
+                    servers,
+                    compute,
+                    config,
+                    threads,
+                    |thread, reactor, tree| {
+                        together.wait();
+                        let first = (usize::from(compute) * threads + thread) as u64 * CLIENTS;
+                        let count = u64::from(COMPUTES) * threads as u64 * CLIENTS;
+                        let clients: Vec<_> = (first..first + CLIENTS)
+                            .map(|number| {
+                                reactor.spawn(work(tree.client(), (number, count), rounds))
+                            })
+                            .collect();
+                        reactor.block_on(async {
+                            for client in clients {
+                                let mut mine = client.await.unwrap();
+                                all.lock().unwrap().append(&mut mine);
+                            }
+                        });
+                    },
+                );
             });
         }
     });
