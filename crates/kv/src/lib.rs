@@ -22,11 +22,13 @@
 //! * `cleaner`: makes free segments, in slices: `pass` does the work, `help` does it in a session's thread, `background`
 //!   in a thread of its own; `requests` are the wakeups between sessions and that thread.
 //! * `session`: one worker's operations. `read` finds values; `single_write`, `group` and `large` stage writes; `publish`
-//!   makes durable writes visible; `room` gets the space for a write; `wait` resolves conflicts between sessions.
+//!   makes durable writes visible; `room` gets the space for a write; `wait` resolves conflicts between sessions; `sample`
+//!   lists random keys for eviction.
 //! * `backup`: reads every key as it was at one moment. `engine::backup` is what writers do meanwhile.
 //! * `recovery`: opens a pool after a crash (`segment_heads` reads the segments' headers, `segment_scanner` their
 //!   records), and `snapshot` after a clean close.
-//! * `api`: [`Kv`], the engine behind the traits of `farbank-store`. `config`: its settings.
+//! * `api`: [`Kv`], the engine behind the traits of `farbank-store`. `any`: [`AnyKv`], the same on a medium that is known at
+//!   run time only. `config`: their settings.
 
 #![forbid(unsafe_code)]
 
