@@ -166,6 +166,30 @@ fn a_filled_tree_has_all_its_entries_and_takes_more() {
 }
 
 #[test]
+fn a_descending_range_is_the_ascending_one_reversed() {
+    for (name, config) in configs() {
+        let rack = Rack::filled(2, config, 5000);
+        let highest = 2 * 4999;
+        rack.alone(|client| async move {
+            // Even keys are present, odd ones are not; the last bound is above all keys.
+            for from in [0, 1, 999, 1000, highest, highest + 99] {
+                for count in [0, 1, 7, 100, 10_000] {
+                    let down = client.range_down(from, count).await.unwrap();
+                    let down: Vec<u64> = down.iter().map(|(key, _)| key.first()).collect();
+                    let expected = (0..=from.min(highest)).rev().filter(|key| key % 2 == 0);
+                    let expected: Vec<u64> = expected.take(count).collect();
+                    assert_eq!(down, expected, "{name}: {count} keys down from {from}");
+                }
+            }
+            client.remove(500).await.unwrap();
+            let down = client.range_down(502, 3).await.unwrap();
+            let expected = [502, 498, 496].map(|key| (Key::from(key), key + 1));
+            assert_eq!(down, expected, "{name}");
+        });
+    }
+}
+
+#[test]
 fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
     let rack = Rack::filled(1, Config::sherman_published(), 5000);
     let (warm, write, lookup) = rack.alone(|client| async move {
@@ -374,6 +398,13 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
                 .map(|key| (Key::from(key), value(key, 7)))
                 .collect();
             assert_eq!(all, expected, "{config:?}");
+            let down = client.range_bytes_down(250, 20).await.unwrap();
+            let expected = expected.into_iter().rev();
+            let expected: Vec<_> = expected
+                .filter(|(key, _)| key.first() <= 250)
+                .take(20)
+                .collect();
+            assert_eq!(down, expected, "{config:?}");
             let long = vec![1; MOST + 1];
             let refused = TreeError::ValueTooLong {
                 bytes: MOST + 1,
