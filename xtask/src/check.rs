@@ -7,9 +7,7 @@ use std::sync::Mutex;
 use serde_json::Value;
 
 use crate::RunSize;
-use crate::run::{
-    build_with_faults, cargo_command, farbank, in_parallel, install, output, succeed, target, works,
-};
+use crate::run::{cargo_command, farbank, in_parallel, install, output, succeed, target, works};
 
 /// Seeds of the engine that a suite explores in each persistency mode. `cargo test` explores some of them, a gate many
 /// more.
@@ -265,7 +263,7 @@ pub(crate) fn lazy(size: RunSize) -> Result<(), String> {
 /// find every fault that they list by name. It must notice when any place drops a flush or a drain: each place of the
 /// engine and of the cache, and each place that only one table has.
 pub(crate) fn faults(_: RunSize) -> Result<(), String> {
-    let binary = build_with_faults()?;
+    let binary = with_faults("faults", "")?;
     output(Command::new(&binary).args(["check", "situations"]))?;
     let tables = TABLE_FAULTS
         .iter()
@@ -313,7 +311,7 @@ fn side_by_side(commands: Vec<Command>) -> Result<(), String> {
 /// Runs threads under random schedules and under schedules by priorities. Also checks that the faults that only
 /// schedules expose are found.
 pub(crate) fn schedules(size: RunSize) -> Result<(), String> {
-    let binary = with_schedules()?;
+    let binary = with_faults("shuttle", "--cfg shuttle")?;
     let (schedules, alone, others) = match size {
         RunSize::Suite => ("2000", "1000", "200"),
         RunSize::Gate => ("100000", "10000", "5000"),
@@ -338,14 +336,14 @@ pub(crate) fn schedules(size: RunSize) -> Result<(), String> {
 fn backup_schedules() -> Result<(), String> {
     let mut command = cargo_command();
     command.env("RUSTFLAGS", "--cfg shuttle");
-    command.args(["test", "--package=farbank-kv"]);
+    command.args(["test", "--release", "--package=farbank-kv"]);
     command.args(["--test", "backup_schedules", "--target-dir"]);
     succeed(command.arg(target().join("shuttle")))
 }
 
 /// Runs the tree under injected failures on a simulated cluster. Also checks that the known faults are found.
 pub(crate) fn tree(size: RunSize) -> Result<(), String> {
-    let binary = build_with_faults()?;
+    let binary = with_faults("faults", "")?;
     let tree = |what: &str, rest: &[&str]| {
         let mut command = Command::new(&binary);
         command.args(["check", what, "--target", "tree"]);
@@ -363,15 +361,19 @@ pub(crate) fn tree(size: RunSize) -> Result<(), String> {
     tree("faults", &["--threads", "1"])
 }
 
-/// Builds a binary with named faults whose threads run under schedules. Its flags apply to every crate, so it shares no
-/// build with the others.
-fn with_schedules() -> Result<PathBuf, String> {
-    let folder = target().join("shuttle");
+/// Builds a binary that has named faults. It is in a folder of its own, so that it is not used as the real one.
+fn with_faults(folder: &str, flags: &str) -> Result<PathBuf, String> {
+    let folder = target().join(folder);
     let mut command = cargo_command();
-    command.env("RUSTFLAGS", "--cfg shuttle");
-    command.args(["build", "--package=farbank-cli", "--features=faults"]);
+    command.env("RUSTFLAGS", flags);
+    command.args([
+        "build",
+        "--release",
+        "--package=farbank-cli",
+        "--features=faults",
+    ]);
     succeed(command.arg("--target-dir").arg(&folder))?;
-    Ok(folder.join("debug/farbank"))
+    Ok(folder.join("release/farbank"))
 }
 
 /// Checks that every engine answers the contest's workload correctly and has the published costs in far memory. A gate

@@ -87,17 +87,6 @@ pub(crate) fn build_farbank() -> Result<(), String> {
     cargo(&["build", "--release", "--package=farbank-cli"])
 }
 
-/// Builds a binary with named faults. It gets a path of its own, so that it is not used as the real one.
-///
-/// The profile is that of tests: the simulation runs as fast as in a release build, and the dependencies are those that
-/// `cargo test` has built.
-pub(crate) fn build_with_faults() -> Result<PathBuf, String> {
-    cargo(&["build", "--package=farbank-cli", "--features=faults"])?;
-    let (built, path) = (target().join("debug/farbank"), target().join("with-faults"));
-    fs::rename(&built, &path).map_err(|e| format!("{} cannot be moved: {e}", built.display()))?;
-    Ok(path)
-}
-
 /// Returns a command that runs cargo in the workspace.
 ///
 /// It has none of the variables that `cargo run` sets for this program: a build script that reads one would run again,

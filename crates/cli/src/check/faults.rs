@@ -16,15 +16,15 @@ use crate::common::choice::AnyOr;
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo run --features faults -- check faults
+  cargo run --release --features faults -- check faults
       every fault of the engine, by name and by place, in a few minutes
   farbank check faults --only log.rs
       the places of one file: the flushes and drains of one source line at a time are omitted
   farbank check faults --only kv.torn_not_padded
       one fault, with the full violation it causes (faults by name need --features faults)
-  cargo run --features faults -- check faults --target tree
+  cargo run --release --features faults -- check faults --target tree
       every named fault of the tree, by trials on a simulated cluster
-  cargo run --features faults -- check faults --target cceh,clht,soft,level,clevel,dash-eh,dash-lh
+  cargo run --release --features faults -- check faults --target cceh,clht,soft,level,clevel,dash-eh,dash-lh
       the hash indexes, which share their pool heap";
 
 /// Check that the crash explorer detects every omitted flush and drain, and every named fault.

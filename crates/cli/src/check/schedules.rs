@@ -20,7 +20,7 @@ use crate::common::choice::{AnyOr, named};
 const EXAMPLES: &str = "\
 Schedules need a special build, in which shuttle replaces locks, atomics and threads:
 
-  RUSTFLAGS='--cfg shuttle' cargo run --target-dir target/shuttle --package farbank-cli \\
+  RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package farbank-cli \\
       -- check schedules --schedules 4000
 
 `cargo xtask suites schedules` does this and more. Schedules of the tree need no special build:
@@ -121,7 +121,7 @@ impl SchedulesArgs {
         Err(Failure::Failed {
             error: "schedules need a build with --cfg shuttle, and this build has none".into(),
             hint: Some(format!(
-                "RUSTFLAGS='--cfg shuttle' cargo run --target-dir target/shuttle --package \
+                "RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package \
                  farbank-cli{features} -- {}",
                 again.join(" ")
             )),

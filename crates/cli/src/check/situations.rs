@@ -16,11 +16,11 @@ use crate::common::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo run --features faults -- check situations
+  cargo run --release --features faults -- check situations
       the situations of the engine, the cache and the tables, and the first seed that reaches each
-  cargo run --features faults -- check situations --target level
+  cargo run --release --features faults -- check situations --target level
       the situations of one table
-  cargo run --features faults -- check situations --markdown
+  cargo run --release --features faults -- check situations --markdown
       the table of docs/testing/explorer.md";
 
 /// Explore until every situation that a structure lists is reached.
