@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use farbank_server::resp::request;
+
 /// `maxmemory` of the servers, and the length of the values.
 const BYTES_MAX: u64 = 1 << 18;
 const VALUE_BYTES: usize = 200;
@@ -67,14 +69,9 @@ struct Client {
 impl Client {
     /// Sends requests together. `None`: the server has ended.
     fn send(&mut self, requests: &[Vec<String>]) -> Option<()> {
-        let mut bytes = String::new();
-        for words in requests {
-            bytes += &format!("*{}\r\n", words.len());
-            for word in words {
-                bytes += &format!("${}\r\n{word}\r\n", word.len());
-            }
-        }
-        self.stream.write_all(bytes.as_bytes()).ok()
+        let mut bytes = Vec::new();
+        requests.iter().for_each(|words| request(&mut bytes, words));
+        self.stream.write_all(&bytes).ok()
     }
 
     /// Reads a line. `None`: the server has ended.

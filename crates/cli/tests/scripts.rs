@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use farbank_server::resp::request;
+
 /// Accounts, and the balance of each at the start.
 const ACCOUNTS: usize = 6;
 const BALANCE: usize = 1000;
@@ -72,11 +74,9 @@ impl Client {
     }
 
     fn send(&mut self, words: &[&str]) -> Option<()> {
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request += &format!("${}\r\n{word}\r\n", word.len());
-        }
-        self.stream.write_all(request.as_bytes()).ok()
+        let mut bytes = Vec::new();
+        request(&mut bytes, words);
+        self.stream.write_all(&bytes).ok()
     }
 
     /// Reads a line. `None`: the server has ended.
