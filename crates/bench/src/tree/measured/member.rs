@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
 
 use farbank_fabric::shm::{ShmFabric, ShmMembership};
-use farbank_fabric::tcp::Reactor;
+use farbank_fabric::tcp::{Reactor, WaitMode};
 use farbank_tree::{Compute, Config, SharedCompute};
 
 use super::cluster::MemoryServers;
@@ -49,13 +49,14 @@ impl ServerMember {
         &mut self,
         cluster: &MemoryServers,
         config: &Config,
-        reactor: &Reactor,
+        wait: WaitMode,
     ) -> Result<(ShmFabric, Compute<ShmFabric>), Error> {
         match &mut self.role {
             MemberRole::First(others) => {
                 // Dropped also after an error, so that no other thread waits.
                 let others = std::mem::take(others);
-                let fabric = cluster.connect(reactor)?;
+                let reactor = Reactor::new(wait).map_err(failed)?;
+                let fabric = cluster.connect(&reactor)?;
                 let compute = compute_server(&fabric, config);
                 for other in others {
                     // Its thread waits for it.
@@ -67,7 +68,8 @@ impl ServerMember {
                 let joined = first.recv();
                 let (membership, shared) = joined
                     .map_err(|_| failed("the first thread of the compute server has ended"))?;
-                let fabric = ShmFabric::connect_thread(reactor, &membership).map_err(failed)?;
+                let reactor = Reactor::new(wait).map_err(failed)?;
+                let fabric = ShmFabric::connect_thread(&reactor, &membership).map_err(failed)?;
                 let compute = Compute::on_thread(fabric.clone(), &shared);
                 Ok((fabric, compute))
             }

@@ -350,9 +350,7 @@ fn loaded(
                 let (start, window) = (&start, &window);
                 let first = compute * options.threads;
                 threads.push(scope.spawn(move || {
-                    let joined = Reactor::new(options.wait)
-                        .map_err(failed)
-                        .and_then(|reactor| member.join(cluster, config, &reactor));
+                    let joined = member.join(cluster, config, options.wait);
                     start.wait();
                     let number = first + member.number;
                     member.end(joined.map(|(fabric, compute)| {
