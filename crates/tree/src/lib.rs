@@ -94,6 +94,7 @@ mod locked_node;
 mod lookup;
 mod merge;
 mod node_allocator;
+mod node_read;
 pub mod op_stats;
 mod ops;
 mod page;
