@@ -27,7 +27,7 @@ const RETURNED_BYTES: &str = "131072";
 /// Connections that send a request at the same time.
 const CLIENTS: usize = 3;
 /// Latency samples of the other client between two looks at whether the requests have ended.
-const ROUND_SAMPLES: usize = 100;
+const ROUND_SAMPLES: usize = 50;
 /// Time after which an unanswered request counts as hung.
 const HUNG: Duration = Duration::from_secs(60);
 

@@ -167,7 +167,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "getbit" => of("GETBIT big 7999999").repeat(200),
         "bitcount" => of("BITCOUNT big 1 -2 BIT").repeat(200),
         "bitpos" => of("BITPOS big 1 7999990 -1 BIT").repeat(200),
-        "bitop" => times("BITOP OR bits", "big", 500),
+        "bitop" => times("BITOP OR bits", "big", 60),
         "bitfield" => [
             times("BITFIELD big", "INCRBY i64 7999000 1", MANY),
             of("BITFIELD other SET u8 4294967280 1").repeat(20),
@@ -180,7 +180,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             times(&format!("{command} sketch"), "sketch", 2_000),
         ]
         .concat(),
-        "dump" => of("DUMP big").repeat(200),
+        "dump" => of("DUMP big").repeat(60),
         "restore" | "restore-asking" => restore(command),
         "sort" | "sort_ro" => times(command, "GET none", MANY),
         "migrate" => [
@@ -220,7 +220,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         .concat(),
         "evalsha" | "evalsha_ro" => of(&format!("{command} {} 0", "0".repeat(40))).repeat(5_000),
         "fcall" | "fcall_ro" => fcall(command),
-        "function|load" => (0..500)
+        "function|load" => (0..150)
             .flat_map(|at| library(&format!("l{at}"), &format!("f{at}"), &long[..1_000]))
             .collect(),
         "function|delete" => of("FUNCTION DELETE none").repeat(2_000),
@@ -250,7 +250,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
                 "SCAN 0 COUNT 1000000 MATCH {}b",
                 "*a".repeat(5_000)
             ));
-            [all.repeat(50), matching].concat()
+            [all.repeat(20), matching].concat()
         }
         "dbsize" | "time" | "ping" | "readonly" | "unwatch" | "discard" | "exec" | "multi"
         | "reset" | "randomkey" | "object|help" | "client|id" | "client|getname"
@@ -295,7 +295,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "hello" => of(&format!("HELLO 3{}", format!(" SETNAME {long}").repeat(20))).repeat(5),
         "auth" => of(&format!("AUTH default {long}")).repeat(50),
         // Flush another database, because later requests need the keys.
-        "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(100)].concat(),
+        "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(20)].concat(),
         "flushall" => of("FLUSHALL wrong").repeat(1_000),
         "client" | "config" | "object" | "pubsub" | "slowlog" | "latency" | "memory" => {
             of(command).repeat(5_000)
@@ -313,7 +313,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             of("ACL LOG 1000000").repeat(50),
         ]
         .concat(),
-        "command" => of(command).repeat(1_000),
+        "command" => of(command).repeat(400),
         "info" => times(command, "everything", MANY),
         "shutdown" => [
             of("SHUTDOWN ABORT").repeat(1_000),
@@ -445,7 +445,7 @@ pub(crate) fn memcached() -> Vec<(&'static str, Vec<u8>)> {
         ("stats", "stats\r\n".repeat(2_000).into_bytes()),
         (
             "stats cachedump",
-            "stats cachedump 1 0\r\n".repeat(50).into_bytes(),
+            "stats cachedump 1 0\r\n".repeat(20).into_bytes(),
         ),
         ("me", "me big\r\n".repeat(5_000).into_bytes()),
     ]
