@@ -243,7 +243,11 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             of(&command.replace('|', " ")).repeat(MANY / 4)
         }
         "script|debug" => of("SCRIPT DEBUG NO").repeat(MANY / 4),
-        "keys" => [of("KEYS *"), of(&format!("KEYS {}b", "*a".repeat(MANY / 4)))].concat(),
+        "keys" => [
+            of("KEYS *"),
+            of(&format!("KEYS {}b", "*a".repeat(MANY / 4))),
+        ]
+        .concat(),
         "scan" => {
             let all = of("SCAN 0 COUNT 1000000000");
             let matching = of(&format!(
