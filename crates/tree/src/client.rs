@@ -22,6 +22,7 @@ use crate::cache::{IndexCache, SharedCache};
 use crate::config::{Config, HOST_LOCKS_MAX, ValueMode};
 use crate::error::TreeError;
 use crate::key::Key;
+use crate::key_sharing::KeySharing;
 use crate::leaf_window::LeafWindow;
 use crate::lock_table::{LocalLockTable, decode_owner, encode_owner};
 use crate::node_allocator::NodeAllocator;
@@ -36,6 +37,7 @@ struct ComputeState {
     compute: u16,
     epoch: u8,
     locks: LocalLockTable,
+    keys: KeySharing,
     cache: SharedCache,
     servers: Vec<MemoryServerState>,
 }
@@ -121,6 +123,7 @@ impl<F: Fabric> Compute<F> {
             compute,
             epoch,
             locks: LocalLockTable::new(),
+            keys: KeySharing::new(),
             cache: SharedCache::new(cache),
             servers: servers.collect(),
         };
@@ -218,9 +221,19 @@ impl<F: Fabric> Client<F> {
         &self.state().locks
     }
 
+    /// Returns the compute server's shared operations.
+    pub(crate) fn key_sharing(&self) -> &KeySharing {
+        &self.state().keys
+    }
+
     /// Returns the compute server in its epoch, as owner of locks.
     pub(crate) fn lock_owner(&self) -> u64 {
         encode_owner(self.state().compute, self.state().epoch)
+    }
+
+    /// Returns the number of this compute server.
+    pub(crate) fn compute(&self) -> u16 {
+        self.state().compute
     }
 
     /// Returns whether this is the compute server `compute` in epoch `epoch`.

@@ -86,7 +86,7 @@ impl<F: Fabric> Client<F> {
                 return Ok(FetchedNode { at, page });
             }
             self.note(|op| op.read_retries += 1);
-            let mut random = Rng::new(at.0 ^ now()).fork(self.lock_owner());
+            let mut random = Rng::new(at.0 ^ now()).fork(self.compute().into());
             let most = WAIT_NS << late;
             late = (late + 1).min(DOUBLINGS);
             self.fabric().sleep(random.below(most)).await;

@@ -25,7 +25,11 @@ impl<F: Fabric> Client<F> {
     /// Returns the value of `key`.
     pub async fn get(&self, key: impl Into<Key>) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
-        self.word(&self.fitting(key.into())?).await
+        let key = self.fitting(key.into())?;
+        match self.config().shares_keys {
+            true => self.shared_word(&key).await,
+            false => self.word(&key).await,
+        }
     }
 
     /// Returns the word in the entry of `key`: its value, or its block reference.
@@ -46,8 +50,11 @@ impl<F: Fabric> Client<F> {
     pub async fn insert(&self, key: impl Into<Key>, value: u64) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
         self.check_word(value)?;
-        self.put(self.fitting(key.into())?, NewValue::Word(value))
-            .await
+        let key = self.fitting(key.into())?;
+        match self.config().shares_keys {
+            true => self.shared_put(key, value).await,
+            false => self.put(key, NewValue::Word(value)).await,
+        }
     }
 
     /// Checks that `value` can be in a node.
