@@ -167,7 +167,8 @@ pub(crate) fn kill(size: RunSize) -> Result<(), String> {
     };
     output(check("kill")?.args(["--cycles", full]))?;
     // With more room the server keeps a checkpoint of its index, and most opens read it.
-    output(check("kill")?.args(["--cycles", roomy, "--size", "128mb"])).map(|_| ())
+    output(check("kill")?.args(["--cycles", roomy, "--size", "128mb"]))?;
+    output(check("kill")?.args(["--cycles", roomy, "--maxmemory", "40mb"])).map(|_| ())
 }
 
 /// Crashes the engine, the cache and the tables at every crash point, in every persistency mode.

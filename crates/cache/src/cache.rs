@@ -103,6 +103,11 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         CacheSession::new(Arc::clone(&self.engine), Arc::clone(&self.session_count))
     }
 
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Engine<N, F> {
+        &self.engine
+    }
+
     /// Returns the report of the open.
     #[must_use]
     pub fn opened(&self) -> &OpenReport {

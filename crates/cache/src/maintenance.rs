@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::worker::CacheWorker;
 
 /// Interval of background maintenance.
-const TICK: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 /// Pages that one round of maintenance searches for expired items.
 const PAGES_A_TICK: u32 = 64;
 
@@ -74,4 +74,87 @@ fn round<N: Medium, F: Medium>(worker: &mut CacheWorker<N, F>, from: u32) -> Res
     worker.follow_clock()?;
     worker.keep_time()?;
     Ok(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+    use std::thread::ThreadId;
+
+    use farbank_pm::media::Mapped;
+
+    use super::*;
+    use crate::{Cache, Config};
+
+    /// Counts the uses of the clock by other threads than that of the test: those of background maintenance.
+    #[derive(Default)]
+    struct ClockUses {
+        others: AtomicU64,
+        /// Whether the next use by the test's thread waits, to see whether the other thread still runs.
+        watches: AtomicBool,
+        is_seen: AtomicBool,
+    }
+
+    impl ClockUses {
+        fn note(&self, test: ThreadId) {
+            if std::thread::current().id() != test {
+                self.others.fetch_add(1, SeqCst);
+            } else if self.watches.swap(false, SeqCst) {
+                self.is_seen.store(self.changes_within(10 * TICK), SeqCst);
+            }
+        }
+
+        fn changes_within(&self, time: Duration) -> bool {
+            let (before, started) = (self.others.load(SeqCst), Instant::now());
+            while started.elapsed() < time {
+                if self.others.load(SeqCst) != before {
+                    return true;
+                }
+                std::thread::sleep(TICK / 4);
+            }
+            false
+        }
+    }
+
+    fn maintained() -> (Cache<Mapped>, Arc<ClockUses>) {
+        let (uses, test) = (Arc::new(ClockUses::default()), std::thread::current().id());
+        let noted = Arc::clone(&uses);
+        let config = Config {
+            background_maintenance: true,
+            uptime: Arc::new(move || {
+                noted.note(test);
+                1
+            }),
+            ..Config::default()
+        };
+        let medium = Mapped::anonymous(1 << 20).unwrap();
+        let cache = Cache::create(medium, 64 << 10, config).unwrap();
+        (cache, uses)
+    }
+
+    #[test]
+    fn a_close_ends_maintenance_before_it_writes() {
+        let (cache, uses) = maintained();
+        assert!(uses.changes_within(500 * TICK), "maintenance does not run");
+        uses.watches.store(true, SeqCst);
+        cache.close().unwrap();
+        assert!(
+            !uses.watches.load(SeqCst),
+            "the close does not use the clock"
+        );
+        assert!(
+            !uses.is_seen.load(SeqCst),
+            "maintenance runs while it closes"
+        );
+    }
+
+    #[test]
+    fn maintenance_does_nothing_while_the_lock_of_rounds_is_held() {
+        let (cache, uses) = maintained();
+        let round = cache.engine().lock_round();
+        assert!(!uses.changes_within(10 * TICK));
+        drop(round);
+        assert!(uses.changes_within(500 * TICK));
+    }
 }

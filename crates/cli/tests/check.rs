@@ -53,6 +53,29 @@ fn a_server_killed_three_times_under_load_loses_nothing() {
     }
 }
 
+#[test]
+fn a_killed_server_with_every_eviction_policy_restores_no_evicted_key() {
+    let folder = folder();
+    let pool = folder.path().join("pool");
+    let (code, out, error) = check(&[
+        "kill",
+        "--cycles",
+        "9",
+        "--size",
+        "32mb",
+        "--maxmemory",
+        "16mb",
+        "--pool",
+        pool.to_str().unwrap(),
+        "--json",
+    ]);
+    assert_eq!(code, Some(0), "{error}");
+    let figures = last_line(&out);
+    assert_eq!(figures["holds"], true, "{figures}");
+    assert!(figures["keys_evicted"].as_u64() > Some(1_000), "{figures}");
+    assert!(figures["refused"].as_u64() > Some(100), "{figures}");
+}
+
 /// Creates a script that starts `farbank`, and restores the pool of the second start at every start from the third
 /// on.
 fn forgetful(folder: &Path, pool: &Path) -> std::path::PathBuf {
@@ -88,6 +111,7 @@ fn a_server_that_loses_acknowledged_writes_is_detected() {
         cycles,
         connections: 2,
         seed,
+        eviction: None,
     };
     let histories = histories::HistoryOptions {
         launch: launch("histories", true),

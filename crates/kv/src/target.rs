@@ -362,6 +362,20 @@ impl<M: Medium> KvSubject<M> {
         })
     }
 
+    /// Returns a client that has staged nothing, so that its scans commit nothing and its pins end when it is dropped.
+    fn reading_client(&self) -> SessionClient {
+        SessionClient::new(self.kv.session(), self.target.batches())
+    }
+
+    /// Checks the samples of `reader` against the contents of the store.
+    fn check_sample(
+        &self,
+        reader: &mut SessionClient,
+        contents: &[(u64, Stored)],
+    ) -> Result<(), Violation> {
+        reader.check_sample(contents, self.kv.engine.pending.is_quiet())
+    }
+
     /// Pins the reader's epoch if it is not pinned, and unpins it otherwise.
     fn turn_reader(&mut self) {
         self.reader = match std::mem::replace(&mut self.reader, SlowReader::Absent) {
@@ -471,11 +485,16 @@ impl<M: Medium> TargetSubject for KvSubject<M> {
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, Violation> {
-        self.clients[0].contents()
+        let contents = self.clients[0].contents()?;
+        self.check_sample(&mut self.reading_client(), &contents)?;
+        Ok(contents)
     }
 
     fn check(&mut self) -> Result<(), Violation> {
-        Ok(self.kv.verify()?)
+        self.kv.verify()?;
+        let mut reader = self.reading_client();
+        let contents = reader.contents()?;
+        self.check_sample(&mut reader, &contents)
     }
 
     fn clean(&mut self) -> Result<(), Violation> {

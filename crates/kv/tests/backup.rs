@@ -11,8 +11,8 @@ use farbank_pm::Kind;
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 use farbank_store::{
-    Backup, BackupError, ConflictPolicy, Error, GroupDecision, Key, Ops, ReadView, Session, Store,
-    UpdateDecision, Value,
+    Backup, BackupError, ConflictPolicy, Error, GroupDecision, Key, Ops, ReadView, RoomReply,
+    Session, Store, UpdateDecision, Value,
 };
 
 const ACCOUNTS: u64 = 300;
@@ -452,4 +452,71 @@ fn a_dropped_backup_delays_nothing() {
     let mut keys = 0;
     while backup.step(7, &mut |_, _| keys += 1).unwrap() {}
     assert_eq!(keys, 50);
+}
+
+/// Replaces one key again and again until the store has no room for more, or often enough to reuse the pool ten times.
+fn use_all_room(session: &mut dyn Session, bytes: &[u8]) {
+    for _ in 0..1_500 {
+        let room = session.prepare(bytes.len(), false).unwrap();
+        if room == RoomReply::Wait || !put_if_room(session, b"churn", bytes) {
+            return;
+        }
+    }
+}
+
+/// Replaces a key in a batch of its own. Returns whether there was room.
+fn put_if_room(session: &mut dyn Session, name: &[u8], bytes: &[u8]) -> bool {
+    match session.put(key(name), value(bytes)) {
+        Err(error) if error.is_full() => return false,
+        put => put.unwrap(),
+    };
+    let ticket = session.commit().unwrap();
+    session.wait(ticket).unwrap();
+    true
+}
+
+#[test]
+fn a_record_that_was_handed_over_is_not_recycled_before_it_was_read() {
+    const SEGMENT_BYTES: u64 = 4 << 10;
+    const KEYS: u8 = 24;
+    let config = Config {
+        cleaning: CleaningMode::Inline,
+        patience: 8,
+        ..Config::default()
+    };
+    let medium = Mapped::anonymous(8192 + 40 * SEGMENT_BYTES).unwrap();
+    let kv = Kv::create(medium, SEGMENT_BYTES, config).unwrap();
+    let mut session = kv.session();
+    let bytes_of = |n: u8| vec![n; 700];
+    for n in 0..KEYS {
+        assert!(put_if_room(&mut *session, &[n], &bytes_of(n)));
+    }
+    let mut backup = kv.backup().unwrap();
+    // The records that are handed over before the first step are in segments that hold nothing else.
+    for n in 0..KEYS / 2 {
+        assert!(put_if_room(&mut *session, &[n], b"new"));
+    }
+    use_all_room(&mut *session, &bytes_of(100));
+    let mut found = HashMap::new();
+    let mut next = KEYS / 2;
+    loop {
+        let mut is_first = true;
+        let going = backup.step(1, &mut |key, item| {
+            found.insert(key.bytes.to_vec(), item.bytes.to_vec());
+            if std::mem::take(&mut is_first) {
+                // Between two reads of handed-over records, another one is handed over, and segments are reused.
+                if next < KEYS && put_if_room(&mut *session, &[next], b"new") {
+                    next += 1;
+                }
+                use_all_room(&mut *session, &bytes_of(101));
+            }
+        });
+        if !going.unwrap() {
+            break;
+        }
+    }
+    assert_eq!(backup.damaged(), 0);
+    assert!(next > KEYS / 2 + 3, "too few records were handed over");
+    let expected: HashMap<_, _> = (0..KEYS).map(|n| (vec![n], bytes_of(n))).collect();
+    assert_eq!(found, expected);
 }

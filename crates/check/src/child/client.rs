@@ -34,6 +34,7 @@ pub fn append_command<T: AsRef<[u8]>>(out: &mut Vec<u8>, words: &[T]) {
 pub(crate) struct PoolFigures {
     pub(crate) live_share: f64,
     pub(crate) segments_cleaned: u64,
+    pub(crate) keys_evicted: u64,
 }
 
 impl RespClient {
@@ -118,7 +119,7 @@ impl RespClient {
 
     /// Reads the pool statistics from INFO.
     pub(crate) fn pool_figures(&mut self) -> Result<PoolFigures, ConnectionStop> {
-        let RespReply::Bulk(Some(text)) = self.request(&["INFO", "farbank"])? else {
+        let RespReply::Bulk(Some(text)) = self.request(&["INFO", "farbank", "stats"])? else {
             return Err(protocol_violation("the reply to INFO is not a bulk string"));
         };
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -133,6 +134,7 @@ impl RespClient {
         Ok(PoolFigures {
             live_share: live as f64 / figure("pool_bytes")?.max(1) as f64,
             segments_cleaned: figure("pool_segments_cleaned")?,
+            keys_evicted: figure("evicted_keys")?,
         })
     }
 }

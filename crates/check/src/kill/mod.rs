@@ -18,7 +18,13 @@
 //! CHECK-KILL-4  Expired keys are absent; other keys exist.
 //! CHECK-KILL-5  A pipeline sees its own writes, and its replies are correct.
 //! CHECK-KILL-6  DBSIZE equals the number of keys found: no key exists that was never written.
+//!
+//! With [`KillOptions::eviction`], other connections load the server (`evicting`). Their keys need more space than
+//! `maxmemory` allows, and each start of the server has another eviction policy. Their rules are CHECK-EVICT-1 to
+//! CHECK-EVICT-5.
 
+mod event_log;
+mod evicting;
 mod workload;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +33,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use farbank_pm::rng::Rng;
 
-use workload::{KeyOwner, LoadOutcome};
+use evicting::EvictingOwner;
+pub use evicting::EvictionOptions;
+use workload::{KeyOwner, LoadOutcome, RestartFindings};
 
 use crate::child::{ChildServer, ConnectionStop, RespClient, RunFailure, ServerLaunch};
 
@@ -42,6 +50,8 @@ pub struct KillOptions {
     pub connections: usize,
     /// Seed of the random choices.
     pub seed: u64,
+    /// Limit above which the server evicts keys. `None`: the server has no limit.
+    pub eviction: Option<EvictionOptions>,
 }
 
 /// Counters of a run.
@@ -65,6 +75,10 @@ pub struct KillFigures {
     pub segments_cleaned: u64,
     /// Smallest share of the pool that was live under load.
     pub live_share_min: f64,
+    /// Keys evicted under load.
+    pub keys_evicted: u64,
+    /// Writes that were refused because the limit was reached and no key could be evicted.
+    pub refused: u64,
     /// Longest time to open the pool, in milliseconds.
     pub open_ms_max: f64,
     /// Duration of the run.
@@ -88,6 +102,23 @@ pub(crate) struct KillShared {
 /// Key of the counter in [`KillShared`].
 pub(crate) const SHARED_KEY: &str = "shared";
 
+/// One connection of the load and the keys that only it writes.
+trait KillLoad: Send {
+    /// Prepares for the load of a server with this eviction policy. `None`: the server evicts no keys.
+    fn begin(&mut self, policy: Option<&str>) {
+        let _ = policy;
+    }
+
+    /// Stores every key once.
+    fn fill(&mut self, client: &mut RespClient, shared: &KillShared) -> Result<(), ConnectionStop>;
+
+    /// Sends pipelines until the server ends.
+    fn load(&mut self, addr: &str, shared: &KillShared) -> Result<LoadOutcome, ConnectionStop>;
+
+    /// Reads and checks every key. The values found count as acknowledged from now on.
+    fn check(&mut self, client: &mut RespClient) -> Result<RestartFindings, ConnectionStop>;
+}
+
 /// How the server is ended at the end of a cycle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KillKind {
@@ -103,23 +134,36 @@ pub fn run(
     options: &KillOptions,
     progress: &mut dyn FnMut(&KillFigures),
 ) -> Result<KillFigures, RunFailure> {
+    let connections = options.connections;
+    match &options.eviction {
+        None => {
+            let share_bytes = options.launch.pool_bytes / connections as u64;
+            let owner = |id| KeyOwner::new(id, share_bytes, options.seed);
+            run_load_of((0..connections).map(owner).collect(), options, progress)
+        }
+        Some(eviction) => {
+            let share_bytes = eviction.maxmemory / connections as u64;
+            let owner = |id| EvictingOwner::new(id, share_bytes, options.seed);
+            run_load_of((0..connections).map(owner).collect(), options, progress)
+        }
+    }
+}
+
+/// Runs all cycles with the load of `owners`.
+fn run_load_of<L: KillLoad>(
+    mut owners: Vec<L>,
+    options: &KillOptions,
+    progress: &mut dyn FnMut(&KillFigures),
+) -> Result<KillFigures, RunFailure> {
     let started = Instant::now();
     let mut rng = Rng::new(options.seed);
     let shared = KillShared::default();
-    let mut owners: Vec<KeyOwner> = (0..options.connections)
-        .map(|id| {
-            KeyOwner::new(
-                id,
-                options.launch.pool_bytes / options.connections as u64,
-                options.seed,
-            )
-        })
-        .collect();
     let mut figures = KillFigures {
         live_share_min: 1.0,
         ..KillFigures::default()
     };
     let mut server = ChildServer::start(&options.launch)?;
+    begin(options, &server, &mut owners, 0)?;
     fill(&server, &mut owners, &shared)?;
     for cycle in 0..options.cycles {
         let end = if cycle % 8 == 7 {
@@ -138,6 +182,7 @@ pub fn run(
         figures.open_ms_max = figures.open_ms_max.max(server.open_ms());
         figures.opens_by_checkpoint += u64::from(server.has_read_checkpoint());
         check(&server, &mut owners, &shared, &mut figures)?;
+        begin(options, &server, &mut owners, cycle + 1)?;
         figures.cycles += 1;
         figures.shutdowns += u64::from(end == KillKind::Shutdown);
         figures.elapsed = started.elapsed();
@@ -147,11 +192,28 @@ pub fn run(
     Ok(figures)
 }
 
-/// Runs `work` for every owner, each on its own thread and connection.
-fn each_owner<R: Send>(
+/// Sets the limit and the policy of `cycle` in the server, if it is to evict keys, and prepares the owners.
+fn begin<L: KillLoad>(
+    options: &KillOptions,
     server: &ChildServer,
-    owners: &mut [KeyOwner],
-    work: impl Fn(&mut KeyOwner, &mut RespClient) -> Result<R, ConnectionStop> + Sync,
+    owners: &mut [L],
+    cycle: u64,
+) -> Result<(), RunFailure> {
+    let policy = match &options.eviction {
+        Some(eviction) => Some(eviction.apply(server.addr(), cycle)?),
+        None => None,
+    };
+    for owner in owners {
+        owner.begin(policy);
+    }
+    Ok(())
+}
+
+/// Runs `work` for every owner, each on its own thread and connection.
+fn each_owner<L: KillLoad, R: Send>(
+    server: &ChildServer,
+    owners: &mut [L],
+    work: impl Fn(&mut L, &mut RespClient) -> Result<R, ConnectionStop> + Sync,
 ) -> Vec<Result<R, ConnectionStop>> {
     thread::scope(|scope| {
         let work = &work;
@@ -166,9 +228,9 @@ fn each_owner<R: Send>(
     })
 }
 
-fn fill(
+fn fill<L: KillLoad>(
     server: &ChildServer,
-    owners: &mut [KeyOwner],
+    owners: &mut [L],
     shared: &KillShared,
 ) -> Result<(), RunFailure> {
     let filled = each_owner(server, owners, |owner, client| owner.fill(client, shared));
@@ -176,9 +238,9 @@ fn fill(
 }
 
 /// Puts the server under load and ends it after `time`.
-fn put_under_load(
+fn put_under_load<L: KillLoad>(
     server: &mut ChildServer,
-    owners: &mut [KeyOwner],
+    owners: &mut [L],
     shared: &KillShared,
     time: Duration,
     end: KillKind,
@@ -205,12 +267,14 @@ fn put_under_load(
     });
     let seen = seen??;
     figures.segments_cleaned += seen.segments_cleaned;
+    figures.keys_evicted += seen.keys_evicted;
     figures.live_share_min = figures.live_share_min.min(seen.live_share);
     for result in results {
         match result {
             Ok(load) => {
                 figures.acknowledged += load.acknowledged;
                 figures.in_flight += load.in_flight;
+                figures.refused += load.refused;
             }
             Err(stop) => return Err(stop.into()),
         }
@@ -218,9 +282,9 @@ fn put_under_load(
     Ok(())
 }
 
-fn run_load(
+fn run_load<L: KillLoad>(
     addr: &str,
-    owners: &mut [KeyOwner],
+    owners: &mut [L],
     shared: &KillShared,
 ) -> Vec<Result<LoadOutcome, ConnectionStop>> {
     thread::scope(|scope| {
@@ -235,10 +299,10 @@ fn run_load(
     })
 }
 
-/// Checks CHECK-KILL-1 to CHECK-KILL-4 and CHECK-KILL-6 on a server that has restarted.
-fn check(
+/// Checks CHECK-KILL-1 to CHECK-KILL-4 and CHECK-KILL-6, or CHECK-EVICT-1 to CHECK-EVICT-4, on a server that has restarted.
+fn check<L: KillLoad>(
     server: &ChildServer,
-    owners: &mut [KeyOwner],
+    owners: &mut [L],
     shared: &KillShared,
     figures: &mut KillFigures,
 ) -> Result<(), RunFailure> {

@@ -8,15 +8,16 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use farbank_pm::rng::Rng;
 
-use super::{KillShared, SHARED_KEY, now_ms};
-use crate::child::{ConnectionStop, RespClient, RespReply, ServerViolation, UnwrittenValue};
+use super::event_log::EventLog;
+use super::{KillLoad, KillShared, SHARED_KEY, now_ms};
+use crate::child::{ConnectionStop, RespClient, RespReply, UnwrittenValue};
 
 /// Share of the pool that the values take, in percent. With keys and headers, more than 77 % of the pool is live.
 const LIVE_PERCENT: u64 = 80;
 /// Range of value lengths, in bytes.
-const VALUE_BYTES: std::ops::Range<u64> = 40..1_100;
+pub(super) const VALUE_BYTES: std::ops::Range<u64> = 40..1_100;
 /// Approximate bytes of a record beyond its value: header, key and padding.
-const RECORD_OVERHEAD: u64 = 46;
+pub(super) const RECORD_OVERHEAD: u64 = 46;
 /// One of this many plain keys is also deleted and given a lifetime. All other plain keys are only overwritten.
 const VOLATILE_ONE_IN: usize = 32;
 const COUNTERS: usize = 8;
@@ -25,22 +26,20 @@ const GROUPS: u64 = 64;
 const GROUP_KEYS: u64 = 4;
 const LARGE_GROUP_KEYS: u64 = 120;
 /// Largest number of draws for a pipeline.
-const PIPELINE: u64 = 48;
+pub(super) const PIPELINE: u64 = 48;
 /// Allowed difference between the server's clock and ours, in milliseconds.
 const CLOCK_MS: u64 = 100;
-/// Number of recent commands kept for the history of a violation.
-const EVENTS: usize = 50_000;
 
 /// Possible values of one key, which only this connection writes.
 #[derive(Clone, Debug, Default)]
-struct Register<T> {
-    acknowledged: T,
+pub(super) struct Register<T> {
+    pub(super) acknowledged: T,
     /// Values sent after the acknowledged one, oldest first.
-    sent: VecDeque<T>,
+    pub(super) sent: VecDeque<T>,
 }
 
 impl<T: Copy + PartialEq> Register<T> {
-    fn newest(&self) -> T {
+    pub(super) fn newest(&self) -> T {
         self.sent.back().copied().unwrap_or(self.acknowledged)
     }
 
@@ -49,11 +48,11 @@ impl<T: Copy + PartialEq> Register<T> {
     }
 
     /// Returns the acknowledged value and all values sent after it.
-    fn possible(&self) -> impl Iterator<Item = T> + '_ {
+    pub(super) fn possible(&self) -> impl Iterator<Item = T> + '_ {
         std::iter::once(self.acknowledged).chain(self.sent.iter().copied())
     }
 
-    fn settle(&mut self, found: T) {
+    pub(super) fn settle(&mut self, found: T) {
         self.acknowledged = found;
         self.sent.clear();
     }
@@ -115,6 +114,8 @@ enum SentCommand {
 pub(crate) struct LoadOutcome {
     pub(crate) acknowledged: u64,
     pub(crate) in_flight: u64,
+    /// Acknowledged writes that had no effect, because the store was at its limit.
+    pub(crate) refused: u64,
 }
 
 /// Result of reading all keys of one connection after a restart.
@@ -138,7 +139,7 @@ pub(crate) struct KeyOwner {
     counters: Vec<Register<u64>>,
     numbers: u64,
     sent: VecDeque<SentCommand>,
-    events: VecDeque<(String, String)>,
+    events: EventLog,
 }
 
 impl KeyOwner {
@@ -157,7 +158,7 @@ impl KeyOwner {
             counters: vec![Register::default(); COUNTERS],
             numbers: 0,
             sent: VecDeque::new(),
-            events: VecDeque::new(),
+            events: EventLog::default(),
         }
     }
 
@@ -186,21 +187,11 @@ impl KeyOwner {
     }
 
     fn note(&mut self, key: &str, what: String) {
-        if self.events.len() == EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back((key.to_owned(), what));
+        self.events.note(key, what);
     }
 
     fn violation(&self, key: &str, what: String) -> ConnectionStop {
-        let of_key = self.events.iter().filter(|(k, _)| k == key);
-        let history: Vec<_> = of_key.map(|(_, what)| what.clone()).collect();
-        let history = history[history.len().saturating_sub(24)..].to_vec();
-        ConnectionStop::Wrong(Box::new(ServerViolation {
-            key: key.into(),
-            what,
-            history,
-        }))
+        self.events.violation(key, what)
     }
 
     fn next_number(&mut self) -> u64 {
@@ -210,7 +201,7 @@ impl KeyOwner {
 }
 
 /// Returns the value with this number for the key `name`.
-fn value(name: &str, number: u64) -> Vec<u8> {
+pub(super) fn value(name: &str, number: u64) -> Vec<u8> {
     let seed = name
         .bytes()
         .fold(number, |h, byte| h.rotate_left(9) ^ u64::from(byte));
@@ -225,7 +216,7 @@ fn value(name: &str, number: u64) -> Vec<u8> {
 }
 
 /// Returns the number of a value of `name`, after checking every byte.
-fn number_of(name: &str, bytes: &[u8]) -> Result<u64, UnwrittenValue> {
+pub(super) fn number_of(name: &str, bytes: &[u8]) -> Result<u64, UnwrittenValue> {
     let shown = || String::from_utf8_lossy(&bytes[..bytes.len().min(32)]).into_owned();
     let rest = bytes
         .strip_prefix(name.as_bytes())
@@ -249,14 +240,8 @@ fn number_of(name: &str, bytes: &[u8]) -> Result<u64, UnwrittenValue> {
     }
 }
 
-// Sending.
-impl KeyOwner {
-    /// Stores every key once.
-    pub(crate) fn fill(
-        &mut self,
-        client: &mut RespClient,
-        shared: &KillShared,
-    ) -> Result<(), ConnectionStop> {
+impl KillLoad for KeyOwner {
+    fn fill(&mut self, client: &mut RespClient, shared: &KillShared) -> Result<(), ConnectionStop> {
         for first in (0..self.plain.len()).step_by(PIPELINE as usize) {
             for key in first..self.plain.len().min(first + PIPELINE as usize) {
                 self.set(client, key, 0);
@@ -270,12 +255,7 @@ impl KeyOwner {
         Ok(())
     }
 
-    /// Sends pipelines until the server ends.
-    pub(crate) fn load(
-        &mut self,
-        addr: &str,
-        shared: &KillShared,
-    ) -> Result<LoadOutcome, ConnectionStop> {
+    fn load(&mut self, addr: &str, shared: &KillShared) -> Result<LoadOutcome, ConnectionStop> {
         let mut acknowledged = 0;
         let gone = 'load: {
             let mut client = match RespClient::connect(addr) {
@@ -300,11 +280,48 @@ impl KeyOwner {
             ConnectionStop::Gone(_) => Ok(LoadOutcome {
                 acknowledged,
                 in_flight,
+                refused: 0,
             }),
             wrong @ ConnectionStop::Wrong(_) => Err(wrong),
         }
     }
 
+    fn check(&mut self, client: &mut RespClient) -> Result<RestartFindings, ConnectionStop> {
+        let mut found = RestartFindings::default();
+        for first in (0..self.plain.len()).step_by(256) {
+            let keys = first..self.plain.len().min(first + 256);
+            let at_ms = now_ms();
+            for key in keys.clone() {
+                client.send(&["GET", &self.key_name(key)]);
+            }
+            client.flush()?;
+            for key in keys {
+                let reply = client.reply()?;
+                self.check_plain(key, reply, at_ms, &mut found)?;
+            }
+        }
+        for group in 0..self.groups.len() {
+            self.check_group(client, group, &mut found)?;
+        }
+        for counter in 0..COUNTERS {
+            let count = client.number(&self.counter_name(counter))?;
+            if !self.counters[counter]
+                .possible()
+                .any(|possible| possible == count)
+            {
+                let what = format!("found {count}, allowed is {:?}", self.counters[counter]);
+                return Err(self.violation(&self.counter_name(counter), what));
+            }
+            self.counters[counter].settle(count);
+            found.checked += 1;
+            found.existing += u64::from(count > 0);
+        }
+        Ok(found)
+    }
+}
+
+// Sending.
+impl KeyOwner {
     /// Adds one to three commands of a random kind to the pipeline.
     fn draw(&mut self, client: &mut RespClient, shared: &KillShared) {
         let key = self.rng.below(self.plain.len() as u64) as usize;
@@ -532,43 +549,6 @@ impl KeyOwner {
 
 // Checking after a restart.
 impl KeyOwner {
-    /// Reads and checks every key. The values found count as acknowledged from now on.
-    pub(crate) fn check(
-        &mut self,
-        client: &mut RespClient,
-    ) -> Result<RestartFindings, ConnectionStop> {
-        let mut found = RestartFindings::default();
-        for first in (0..self.plain.len()).step_by(256) {
-            let keys = first..self.plain.len().min(first + 256);
-            let at_ms = now_ms();
-            for key in keys.clone() {
-                client.send(&["GET", &self.key_name(key)]);
-            }
-            client.flush()?;
-            for key in keys {
-                let reply = client.reply()?;
-                self.check_plain(key, reply, at_ms, &mut found)?;
-            }
-        }
-        for group in 0..self.groups.len() {
-            self.check_group(client, group, &mut found)?;
-        }
-        for counter in 0..COUNTERS {
-            let count = client.number(&self.counter_name(counter))?;
-            if !self.counters[counter]
-                .possible()
-                .any(|possible| possible == count)
-            {
-                let what = format!("found {count}, allowed is {:?}", self.counters[counter]);
-                return Err(self.violation(&self.counter_name(counter), what));
-            }
-            self.counters[counter].settle(count);
-            found.checked += 1;
-            found.existing += u64::from(count > 0);
-        }
-        Ok(found)
-    }
-
     fn check_plain(
         &mut self,
         key: usize,

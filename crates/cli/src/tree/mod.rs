@@ -76,7 +76,7 @@ struct ClusterArgs {
     /// FILE.
     #[arg(
         long,
-        value_name = "IP:PORT|shm:FILE,...",
+        value_name = "IP:PORT|shm:FILE|libfabric:IP:PORT,...",
         value_delimiter = ',',
         required = true
     )]

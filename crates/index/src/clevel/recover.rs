@@ -144,3 +144,60 @@ impl<M: Medium> Clevel<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use farbank_pm::sim::{Persistency, Sim};
+
+    use super::*;
+    use crate::clevel::ClevelConfig;
+    use crate::clevel::layout::{LevelsWord, cursor};
+    use crate::pool_heap::PoolPlan;
+
+    #[test]
+    fn a_cursor_behind_the_last_bucket_is_refused() {
+        let plan = PoolPlan {
+            chunk_bytes: 4 << 10,
+            contexts: 1,
+            ..PoolPlan::published()
+        };
+        let sim = Sim::new(1 << 20, Persistency::Eadr);
+        let table = Clevel::create(sim.clone(), &plan, ClevelConfig::small()).unwrap();
+        let mut worker = table.table_pool.worker().unwrap();
+        let insert = |worker: &mut TableWorker, key| {
+            let hash = table.table_pool.hash(key);
+            table.insert_hashed(worker, hash, key, !key).unwrap();
+        };
+        for key in 1..=40 {
+            insert(&mut worker, key);
+        }
+        // A third level, as after a crash while the bottom one is emptied.
+        let before = table.meta();
+        let top = table.level(before.levels().end - 1);
+        table
+            .make_level(&mut worker, before.levels().end, top.bits + 1)
+            .unwrap();
+        let count = before.count + 1;
+        table
+            .set_meta(&mut worker, LevelsWord { count, ..before })
+            .unwrap();
+        let meta = table.meta();
+        assert!(meta.is_resizing());
+        let (buckets, at) = (
+            table.level(meta.bottom).buckets(),
+            table.table_pool.root(CURSOR),
+        );
+        let open_at = |bucket| {
+            let mut image = sim.visible();
+            image.set_word(at, cursor(meta.bottom, bucket));
+            Clevel::open(Sim::from_image(image, Persistency::Eadr))
+        };
+        assert!(open_at(buckets - 1).is_ok());
+        for wrong in [buckets, buckets + 1] {
+            let refused = open_at(wrong).map(drop);
+            let is_damaged =
+                matches!(&refused, Err(OpenError::Damaged { what }) if what.contains("cursor"));
+            assert!(is_damaged, "bucket {wrong}: {refused:?}");
+        }
+    }
+}

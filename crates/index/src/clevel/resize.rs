@@ -31,7 +31,12 @@ impl<M: Medium> Clevel<M> {
 
     /// Creates an empty, durable level with number `n`. The root's word for it is in the line of `META` and is stored
     /// before `META` counts the level (IX-CLEVEL-1).
-    fn make_level(&self, worker: &mut TableWorker, n: u64, bits: u32) -> Result<(), IndexError> {
+    pub(super) fn make_level(
+        &self,
+        worker: &mut TableWorker,
+        n: u64,
+        bits: u32,
+    ) -> Result<(), IndexError> {
         let (medium, bytes) = (self.table_pool.medium(), self.level_bytes(bits));
         let at = self.table_pool.allocate_run(worker, bytes)?;
         self.table_pool.clear(&mut worker.ctx, at, bytes);
@@ -43,7 +48,11 @@ impl<M: Medium> Clevel<M> {
         Ok(())
     }
 
-    fn set_meta(&self, worker: &mut TableWorker, meta: LevelsWord) -> Result<(), IndexError> {
+    pub(super) fn set_meta(
+        &self,
+        worker: &mut TableWorker,
+        meta: LevelsWord,
+    ) -> Result<(), IndexError> {
         self.table_pool.set_root(worker, META, meta.word())?;
         self.meta.store(meta.word(), Ordering::Release);
         Ok(())

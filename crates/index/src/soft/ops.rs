@@ -47,8 +47,25 @@ impl<M: Medium> Soft<M> {
     ) -> Result<Option<u64>, IndexError> {
         let mut stock = InsertNodes::default();
         let found = self.insert_of(&mut stock, worker, (hash, key, value));
+        self.return_nodes(stock, worker, matches!(found, Ok(Some(_))))?;
+        if self.nodes.are_few() {
+            self.more_ahead(worker);
+        }
+        self.split_if_few(worker);
+        found
+    }
+
+    /// Makes the nodes that an insert has taken and not used available. `has_found`: the insert has found its key, and so
+    /// has not drained.
+    #[inline]
+    fn return_nodes(
+        &self,
+        stock: InsertNodes,
+        worker: &mut TableWorker,
+        has_found: bool,
+    ) -> Result<(), IndexError> {
         if let Some(new) = stock.new {
-            if matches!(found, Ok(Some(_))) {
+            if has_found {
                 worker.commit(self.table_pool.medium())?; // IX-SOFT-5
             }
             self.nodes.put(new);
@@ -57,11 +74,7 @@ impl<M: Medium> Soft<M> {
         if let Some(node) = stock.unused {
             self.nodes.give(worker.number(), node);
         }
-        if self.nodes.are_few() {
-            self.more_ahead(worker);
-        }
-        self.split_if_few(worker);
-        found
+        Ok(())
     }
 
     #[inline]
@@ -226,5 +239,64 @@ impl<M: Medium> Soft<M> {
             medium.flush(&mut worker.ctx, at, WORD);
         }
         worker.commit(medium)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farbank_pm::sim::{Persistency, Sim};
+
+    use super::*;
+    use crate::pool_heap::PoolPlan;
+    use crate::soft::SoftConfig;
+
+    #[test]
+    fn a_node_of_a_new_area_survives_if_its_creator_found_its_key() {
+        let plan = PoolPlan {
+            chunk_bytes: 4 << 10,
+            contexts: 2,
+            ..PoolPlan::published()
+        };
+        let sim = Sim::new(256 << 10, Persistency::Adr);
+        let table = Soft::create(sim.clone(), &plan, SoftConfig::small()).unwrap();
+        let (mut one, mut two) = (
+            table.table_pool.worker().unwrap(),
+            table.table_pool.worker().unwrap(),
+        );
+        let hashed = |key: u64| (table.table_pool.hash(key), key, !key);
+        let insert = |worker: &mut TableWorker, key| {
+            let mut stock = InsertNodes::default();
+            let found = table.insert_of(&mut stock, worker, hashed(key));
+            assert!(found.unwrap().is_none() && stock.new.is_none());
+        };
+        // The second worker has one free node. There is no other.
+        let (hash, key, value) = hashed(1);
+        table.insert_hashed(&mut two, hash, key, value).unwrap();
+        while table.nodes.take(one.number()).is_some() {}
+        while table.nodes.take(two.number()).is_some() {}
+        let last = table.more_nodes(&mut two).unwrap();
+        one.commit(&sim).unwrap();
+        two.commit(&sim).unwrap();
+        table.nodes.give(two.number(), last.start);
+        // The first worker creates an area. Meanwhile the second one inserts the same key.
+        let mut stock = InsertNodes {
+            unused: None,
+            new: Some(table.more_nodes(&mut one).unwrap()),
+        };
+        insert(&mut two, 2);
+        let found = table.insert_of(&mut stock, &mut one, hashed(2)).unwrap();
+        assert_eq!(found, Some(!2));
+        table.return_nodes(stock, &mut one, true).unwrap();
+        // The second worker's next node is in the new area.
+        insert(&mut two, 3);
+        let crash = sim.crash_state();
+        for cut in crash.images(64, 1) {
+            let sim = Sim::from_image(crash.image(&cut), Persistency::Adr);
+            let opened = Soft::open(sim).unwrap();
+            for key in 1..=3 {
+                let found = opened.get_hashed(opened.table_pool.hash(key));
+                assert_eq!(found, Some(!key), "key {key} of image {}", cut.number);
+            }
+        }
     }
 }

@@ -102,6 +102,12 @@ impl PendingWrites {
         self.stripes().any(staged)
     }
 
+    /// Returns whether no session has pending writes.
+    #[cfg(feature = "check")]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.stripes().all(Stripe::is_quiet)
+    }
+
     /// Excludes publications of groups while the returned guard exists.
     pub(crate) fn lock_groups(&self) -> MutexGuard<'_, ()> {
         unpoisoned(self.group_lock.lock())

@@ -17,6 +17,7 @@
 //! The deletes are in the batch of the request (SRV-EVICT-1).
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use farbank_store::{Error, Key, Session};
 
@@ -126,6 +127,7 @@ pub(super) fn evict<C>(session: &mut dyn Session, ctx: &mut ExecContext<'_, (), 
         samples: usize::try_from(samples).unwrap_or(usize::MAX),
         clock: shared.access_clock(),
         table: table.as_deref(),
+        now: &Instant::now,
     };
     let has_events = settings.keyspace_events().tells(KeyspaceEvents::EVICTED);
     let (mut keys, mut publications) = (0, Vec::new());

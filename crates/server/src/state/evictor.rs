@@ -59,6 +59,8 @@ pub(crate) struct EvictionTask<'a> {
     pub(crate) clock: AccessClock,
     /// The uses of keys, if the policy depends on them.
     pub(crate) table: Option<&'a AccessTable>,
+    /// Reads the clock that limits the time of an eviction.
+    pub(crate) now: &'a dyn Fn() -> Instant,
 }
 
 impl EvictionTask<'_> {
@@ -133,7 +135,7 @@ impl Evictor {
             (self.policy, self.next, self.pause_end) = (task.policy, None, None);
             self.pool.clear();
         }
-        let started = Instant::now();
+        let started = (task.now)();
         if self.pause_end.is_some_and(|end| started < end) {
             return Ok(EvictionOutcome::NoCandidate);
         }
@@ -143,7 +145,7 @@ impl Evictor {
             self.sample(session, task, deadline);
             let Some(candidate) = self.pool.pop() else {
                 if std::mem::replace(&mut has_committed, true) {
-                    return Ok(self.give_up(started));
+                    return Ok(self.give_up(started, (task.now)()));
                 }
                 // All keys that may be evicted were written in this batch, and samples leave out such keys.
                 session.commit()?;
@@ -156,18 +158,19 @@ impl Evictor {
             if evict(session, task, key, candidate.score)? {
                 evicted(key);
             }
-            if Instant::now() >= deadline {
+            if (task.now)() >= deadline {
                 return Ok(EvictionOutcome::OutOfTime);
             }
         }
         Ok(EvictionOutcome::Within)
     }
 
-    /// Ends a search that began at `started` and has found no key, and begins a pause if it was long (SRV-EVICT-3).
-    fn give_up(&mut self, started: Instant) -> EvictionOutcome {
-        let search = started.elapsed();
+    /// Ends a search that took from `started` to `now` and has found no key, and begins a pause if it was long
+    /// (SRV-EVICT-3).
+    fn give_up(&mut self, started: Instant, now: Instant) -> EvictionOutcome {
+        let search = now.duration_since(started);
         self.pause_end = match search >= SEARCH_SHORT {
-            true => Some(Instant::now() + search * PAUSE_FACTOR),
+            true => Some(now + search * PAUSE_FACTOR),
             false => None,
         };
         EvictionOutcome::NoCandidate
@@ -195,7 +198,7 @@ impl Evictor {
             if found >= wanted || is_round {
                 return;
             }
-            if calls >= CALLS_MIN && Instant::now() >= deadline {
+            if calls >= CALLS_MIN && (task.now)() >= deadline {
                 self.next = Some(position);
                 return;
             }
@@ -243,3 +246,7 @@ fn evict(
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+#[path = "evictor_tests.rs"]
+mod tests;

@@ -2,6 +2,8 @@
 
 mod key_names;
 
+use std::collections::BTreeMap;
+
 use farbank_check::Violation;
 use farbank_check::target::{
     Change as Decision, KeyWrite, OpAnswer, ReadView as Seen, TargetClient, TargetOp,
@@ -13,8 +15,13 @@ use farbank_pm::pool::PoolIdentity;
 use self::key_names::{self as names, KeyName};
 use crate::{
     ConflictPolicy, Error, GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision,
-    Value,
+    Value, ValueMeta,
 };
+
+/// Keys that a sample of [`SessionClient::check_sample`] visits: few, so that a walk has several samples.
+const SAMPLE_VISITS: usize = 3;
+/// Most samples of a walk through an explored store.
+const SAMPLE_CALLS_MAX: usize = 1 << 16;
 
 /// Identity of every explored pool. It is constant, so that the same calls write the same bytes.
 pub const IDENTITY: PoolIdentity = PoolIdentity {
@@ -57,6 +64,40 @@ impl SessionClient {
             }
         }
         Ok(contents)
+    }
+
+    /// Checks a walk of [`Session::sample`] through the store: it visits each key at most once, and only keys that are in
+    /// `contents`, with their metadata. With `is_quiet`, no session has pending writes, and it visits all of them.
+    ///
+    /// # Errors
+    /// The walk breaks this contract.
+    pub fn check_sample(
+        &mut self,
+        contents: &[(u64, Stored)],
+        is_quiet: bool,
+    ) -> Result<(), Violation> {
+        let mut left: BTreeMap<u64, Stored> = contents.iter().copied().collect();
+        let (mut position, mut wrong) = (0, Ok(()));
+        // Each call visits at least one group of the index.
+        for _ in 0..SAMPLE_CALLS_MAX {
+            let mut each = |key: Key<'_>, meta: &ValueMeta| {
+                wrong = check_sampled(&mut left, key, meta);
+                wrong.is_ok()
+            };
+            position = self.session.sample(position, SAMPLE_VISITS, &mut each);
+            wrong?;
+            if position == 0 {
+                return match left.first_key_value() {
+                    Some((key, value)) if is_quiet => Err(Violation::new(format!(
+                        "no sample visits key {key} with {value:?}"
+                    ))),
+                    _ => Ok(()),
+                };
+            }
+            wrong = Ok(());
+        }
+        let what = format!("{SAMPLE_CALLS_MAX} samples do not reach the last key");
+        Err(Violation::new(what))
     }
 
     /// Executes an operation that is durable when it returns.
@@ -169,6 +210,24 @@ fn read<O: Ops + ?Sized>(
         true
     })?;
     Ok(found.then(|| names::decode(&bytes, flags)).transpose())
+}
+
+/// Checks that a sampled key is in `left`, and removes it.
+fn check_sampled(
+    left: &mut BTreeMap<u64, Stored>,
+    name: Key<'_>,
+    meta: &ValueMeta,
+) -> Result<(), Violation> {
+    let key = KeyName::key_of(name.db, name.bytes.to_vec())?;
+    let has_meta = |value: Stored| {
+        meta.value_bytes == value.bytes as usize && meta.flags == names::flags_of(value)
+    };
+    match left.remove(&key) {
+        Some(value) if has_meta(value) => Ok(()),
+        found => Err(Violation::new(format!(
+            "a sample visits key {key} with {meta:?}; a read finds {found:?} that no sample has visited"
+        ))),
+    }
 }
 
 impl TargetClient for SessionClient {
