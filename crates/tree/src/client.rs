@@ -22,7 +22,7 @@ use crate::cache::{IndexCache, SharedCache};
 use crate::config::{Config, HOST_LOCKS_MAX, ValueMode};
 use crate::error::TreeError;
 use crate::key::Key;
-use crate::key_sharing::KeySharing;
+use crate::key_calls::KeySharing;
 use crate::leaf_window::LeafWindow;
 use crate::lock_table::{LocalLockTable, decode_owner, encode_owner};
 use crate::node_allocator::NodeAllocator;

@@ -26,7 +26,8 @@
 //!   cluster  sim_test                           a tree over TCP without futures; trials
 //!   conditional                                 compare-and-swap
 //!   value_blocks  cache_warmup                  byte values; a cache as after a long run
-//!   ops  range  key_sharing                     the operations of a client
+//!   ops  range                                  the operations of a client
+//!   key_sharing                                 operations that clients share
 //!   split  merge                                growth and shrinking
 //!   locked_node                                 a node that is locked and read
 //!   lookup  alloc  bulk_load                    steps of an operation; a new tree without clients
@@ -34,7 +35,7 @@
 //!   lock                                        locks, and hand-over within a compute server
 //!   spare_memory                                memory that compute servers leave to others
 //!   client                                      a client, its compute server, access to memory servers
-//!   lock_table  block  node_allocator  cache    the parts of a compute server's state
+//!   lock_table  key_calls  block  node_allocator  cache   the parts of a compute server's state
 //!   page  layout  key  superblock  config       bytes and configuration
 //!   chunk_pool
 //! ```
@@ -89,6 +90,7 @@ mod config;
 mod error;
 pub mod faults;
 mod key;
+mod key_calls;
 mod key_sharing;
 mod layout;
 mod leaf_window;
