@@ -8,12 +8,10 @@ use std::process::Command;
 use crate::RunSize;
 use crate::run::{cargo_command, install, output, succeed, target};
 
-/// Providers that are tested.
-const PROVIDERS: [&str; 2] = ["tcp;ofi_rxm", "net;ofi_rxm"];
 /// A header of the package libfabric-dev.
 const HEADER: &str = "/usr/include/rdma/fabric.h";
 
-/// Compares the declared interface with the headers, tests the guarantees of the fabric with each provider, and kills and pauses
+/// Compares the declared interface with the headers, tests the guarantees of the fabric over `tcp;ofi_rxm`, and kills and pauses
 /// the processes of a tree.
 pub(crate) fn run(size: RunSize) -> Result<(), String> {
     if !Path::new(HEADER).exists() {
@@ -25,11 +23,8 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
         command.env("CARGO_TARGET_DIR", &folder).args(args);
         command
     };
-    for provider in PROVIDERS {
-        let mut tests = cargo(&["test", "-p", "farbank-fabric", "--features", "libfabric"]);
-        tests.args(["--test", "libfabric"]);
-        succeed(tests.env("FARBANK_PROVIDER", provider))?;
-    }
+    let mut tests = cargo(&["test", "-p", "farbank-fabric", "--features", "libfabric"]);
+    succeed(tests.args(["--test", "libfabric"]))?;
     succeed(&mut cargo(&[
         "build",
         "--release",

@@ -31,7 +31,7 @@ map the file and may write all of it. Beside the file of server 0, each of them 
 Server 0 kills a program that is stopped in the middle of a write for longer than its lease.
 
 With --fabric libfabric, verbs arrive over a provider of libfabric (Debian's package libfabric1, which is loaded at run time): programs use
-`farbank tree --servers libfabric:IP:PORT,...`. All servers of a cluster have the same --fabric and --provider. tcp;ofi_rxm and net;ofi_rxm are
+`farbank tree --servers libfabric:IP:PORT,...`. All servers of a cluster have the same --fabric and --provider. tcp;ofi_rxm is
 tested; verbs;ofi_rxm and efa, which need their network cards, are not. Such a server executes no verbs over TCP and shared memory.
 
 A file of --pool keeps its contents if this process is killed. It is not flushed: after a power failure, delete the files of

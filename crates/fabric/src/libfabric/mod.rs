@@ -45,7 +45,8 @@
 //! | a memory server restarts             | `Timeout`; the compute server joins again                                       |
 //!
 //! # Limits
-//! * Tested with the providers `tcp;ofi_rxm` and `net;ofi_rxm` of libfabric 1.17.
+//! * Tested with the provider `tcp;ofi_rxm` of libfabric 1.17. With `net;ofi_rxm`, requests to other servers may end with `Timeout` after
+//!   the end of one.
 //! * Each thread of a compute server takes about 13 file descriptors of a memory server.
 //! * A write that is longer than an atomic of the provider, about 16 KiB, is several. A compute server that dies may leave a part of it.
 //! * Verbs have no authentication but the random key of their registration. Use a trusted network.
