@@ -355,7 +355,7 @@ pub(crate) fn tree(size: RunSize) -> Result<(), String> {
         RunSize::Gate => ("20000", "5000"),
     };
     tree("schedules", &["--schedules", schedules])?;
-    for system in ["published", "fg+", "fg"] {
+    for system in ["published", "fg+", "fg", "farbank"] {
         tree("schedules", &["--system", system, "--schedules", others])?;
     }
     tree("schedules", &["--controls"])?;

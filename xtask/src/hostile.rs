@@ -30,6 +30,8 @@ use crate::RunSize;
 use crate::run::farbank;
 use crate::serving::Serving;
 
+/// Number of repetitions of a repeatable argument.
+const MANY: usize = 20_000;
 /// Number of connections that send a request at the same time.
 const ATTACKERS: usize = 3;
 /// Least duration of an attack.

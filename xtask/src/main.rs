@@ -33,6 +33,7 @@ mod filesystems;
 mod fuzz;
 mod guest;
 mod hostile;
+mod libfabric;
 mod media_errors;
 mod memcached;
 mod model;
@@ -157,6 +158,11 @@ const SUITES: &[Suite] = &[
         check::tree_hosts,
     ),
     Suite(
+        "tree-libfabric",
+        "a tree over libfabric has the guarantees of the fabric when its processes are killed and paused",
+        libfabric::run,
+    ),
+    Suite(
         "tree-c",
         "a program in C uses the tree through its header",
         |_| run::cargo(&["test", "-p", "farbank-tree-c"]),
@@ -211,12 +217,13 @@ const SUITES: &[Suite] = &[
 ];
 
 /// Suites that do not use the release binary. The release binary is built for all others.
-const WITHOUT_BINARY: [&str; 12] = [
+const WITHOUT_BINARY: [&str; 13] = [
     "advisories",
     "faults",
     "schedules",
     "tree",
     "tree-c",
+    "tree-libfabric",
     "miri",
     "asan",
     "tsan",

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
 use farbank_fabric::tcp::{SharedKey, TcpServer, TcpServerSettings, WaitMode};
 use farbank_pm::Medium;
@@ -30,6 +30,10 @@ Programs of this host can use a memory server with a --pool by shared memory: `f
 map the file and may write all of it. Beside the file of server 0, each of them has a file FILE.redo... while it runs.
 Server 0 kills a program that is stopped in the middle of a write for longer than its lease.
 
+With --fabric libfabric, verbs arrive over a provider of libfabric (Debian's package libfabric1, which is loaded at run time): programs use
+`farbank tree --servers libfabric:IP:PORT,...`. All servers of a cluster have the same --fabric and --provider. tcp;ofi_rxm is
+tested; verbs;ofi_rxm and efa, which need their network cards, are not. Such a server executes no verbs over TCP and shared memory.
+
 A file of --pool keeps its contents if this process is killed. It is not flushed: after a power failure, delete the files of
 all servers.
 
@@ -43,6 +47,8 @@ Examples:
   farbank memory-server --key-file key --pool /dev/shm/memory0 --size 8gb
       the memory is in a file: its contents survive a restart of the server, under a new generation, and programs of this
       host use it without the network
+  farbank memory-server --key-file key --fabric libfabric --provider 'tcp;ofi_rxm'
+      the verbs of clients arrive over libfabric's provider tcp;ofi_rxm
   farbank tree --help
       how to use the servers";
 
@@ -62,6 +68,12 @@ pub(crate) struct MemoryServerArgs {
     /// Address of server 0. Required for all other servers.
     #[arg(long, value_name = "IP:PORT")]
     lease_server: Option<SocketAddr>,
+    /// Network over which the verbs of compute servers arrive.
+    #[arg(long, value_enum, default_value = "tcp")]
+    fabric: ServedFabric,
+    /// Provider of --fabric libfabric. Default: tcp;ofi_rxm.
+    #[arg(long, value_name = "NAME")]
+    provider: Option<String>,
     /// File or devdax device with the memory. A missing file is created. "none" keeps the memory in this process.
     #[arg(long, value_name = "PATH", default_value = "none")]
     pool: PathBuf,
@@ -88,11 +100,26 @@ pub(crate) struct MemoryServerArgs {
     spin: bool,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ServedFabric {
+    /// TCP and, on this host, shared memory.
+    Tcp,
+    /// A provider of libfabric.
+    Libfabric,
+}
+
 impl MemoryServerArgs {
     /// Serves until a signal.
     pub(crate) fn run(self) -> Result<(), Failure> {
         if (self.number == 0) == self.lease_server.is_some() {
             let text = "--lease-server must be given for all servers except number 0";
+            return Err(Failure::Usage(text.into()));
+        }
+        if self.provider.is_some() && self.fabric != ServedFabric::Libfabric {
+            return Err(Failure::Usage("--provider needs --fabric libfabric".into()));
+        }
+        if self.fabric == ServedFabric::Libfabric && !cfg!(feature = "libfabric") {
+            let text = "--fabric libfabric: this program was built without libfabric; build it with `--features libfabric`";
             return Err(Failure::Usage(text.into()));
         }
         let key = read_key(&self.key_file)?;
@@ -141,7 +168,37 @@ impl MemoryServerArgs {
 
     /// Returns whether programs of this host can map the memory: it is a file.
     fn can_be_shared(&self) -> bool {
-        std::fs::metadata(&self.pool).is_ok_and(|metadata| metadata.is_file())
+        let is_file = std::fs::metadata(&self.pool).is_ok_and(|metadata| metadata.is_file());
+        is_file && self.fabric == ServedFabric::Tcp
+    }
+
+    /// Returns the server with its fabric, and what its banner says about it.
+    #[cfg(feature = "libfabric")]
+    fn with_fabric(
+        &self,
+        node: MemoryNode<Mapped>,
+    ) -> Result<(MemoryNode<Mapped>, String), Failure> {
+        if self.fabric == ServedFabric::Tcp {
+            return Ok((node, String::new()));
+        }
+        let provider = self.provider.as_deref();
+        let provider = provider.unwrap_or(farbank_fabric::libfabric::DEFAULT_PROVIDER);
+        let node = node.over_libfabric(provider).map_err(Failure::failed)?;
+        let way = format!("; verbs over libfabric, provider {provider}");
+        Ok((node, way))
+    }
+
+    #[cfg(not(feature = "libfabric"))]
+    #[expect(
+        clippy::unnecessary_wraps,
+        clippy::unused_self,
+        reason = "as with the feature"
+    )]
+    fn with_fabric(
+        &self,
+        node: MemoryNode<Mapped>,
+    ) -> Result<(MemoryNode<Mapped>, String), Failure> {
+        Ok((node, String::new()))
     }
 
     fn start(
@@ -156,6 +213,7 @@ impl MemoryServerArgs {
             server: self.number,
             lock_bytes: self.lock_size,
             chunk_bytes: self.chunk_size,
+            whole_locks: self.fabric == ServedFabric::Libfabric,
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let generation = now.unwrap_or_default().as_nanos() as u64;
@@ -173,6 +231,7 @@ impl MemoryServerArgs {
             true => MemoryNode::new(memory, leases).shared_at(&self.pool),
             false => MemoryNode::new(memory, leases),
         };
+        let (node, way) = self.with_fabric(node)?;
         let node = Arc::new(node);
         let settings = TcpServerSettings {
             lease_server: self.lease_server,
@@ -189,7 +248,7 @@ impl MemoryServerArgs {
             false => String::new(),
         };
         announce!(
-            "memory server {} listens on {}, generation {generation}, {} of host memory; survives: {survives}{shared}",
+            "memory server {} listens on {}, generation {generation}, {} of host memory; survives: {survives}{shared}{way}",
             self.number,
             server.address(),
             size::human(host_bytes),

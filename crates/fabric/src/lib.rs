@@ -17,12 +17,17 @@
 //! * [`sim`]: a simulated fabric, with the servers, NICs and wires of a cluster in virtual time.
 //! * [`tcp`]: a real fabric over TCP. [`server`]: its memory servers.
 //! * [`shm`]: the same memory servers, for processes of their host, which execute verbs on a mapping of the memory.
+//! * `libfabric`, by the feature of this name: the same memory servers, with verbs over a provider of libfabric.
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "libfabric"), forbid(unsafe_code))]
+#![deny(unsafe_code)]
 
 mod addr;
 mod fabric;
 mod lease_table;
+#[cfg(feature = "libfabric")]
+#[expect(unsafe_code, reason = "calls of a C library")]
+pub mod libfabric;
 pub mod server;
 pub mod service;
 pub mod shm;

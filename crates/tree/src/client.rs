@@ -13,9 +13,8 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam_utils::sync::{ShardedLockReadGuard, ShardedLockWriteGuard};
 use farbank_fabric::service::LEASE_SERVER;
-use farbank_fabric::{Fabric, FabricError, GAddr, Nanos, ServiceRequest, ServiceResponse, Verb};
+use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse, Verb};
 use farbank_pm::fault;
-use farbank_pm::rng::Rng;
 use farbank_pm::sync::unpoisoned;
 
 use crate::block::{VALUE_BYTES_MAX, ValueBlocks};
@@ -23,8 +22,9 @@ use crate::cache::{IndexCache, SharedCache};
 use crate::config::{Config, HOST_LOCKS_MAX, ValueMode};
 use crate::error::TreeError;
 use crate::key::Key;
+use crate::key_calls::KeySharing;
 use crate::leaf_window::LeafWindow;
-use crate::lock_table::{LocalLockTable, LockWord, decode_owner, encode_owner};
+use crate::lock_table::{LocalLockTable, decode_owner, encode_owner};
 use crate::node_allocator::NodeAllocator;
 use crate::op_stats::OpStats;
 use crate::page::NodePage;
@@ -37,6 +37,7 @@ struct ComputeState {
     compute: u16,
     epoch: u8,
     locks: LocalLockTable,
+    keys: KeySharing,
     cache: SharedCache,
     servers: Vec<MemoryServerState>,
 }
@@ -95,6 +96,13 @@ pub(crate) struct FetchedNode {
     pub(crate) page: NodePage,
 }
 
+impl FetchedNode {
+    /// Returns the error for a node that is torn although no client writes it.
+    pub(crate) fn damaged(&self) -> TreeError {
+        TreeError::Damaged { at: self.at }
+    }
+}
+
 impl<F: Fabric> Compute<F> {
     /// Creates compute server `compute` with lease epoch `epoch`, for a tree that [`crate::create`] or [`crate::fill`]
     /// has created with the same layout and locks.
@@ -115,6 +123,7 @@ impl<F: Fabric> Compute<F> {
             compute,
             epoch,
             locks: LocalLockTable::new(),
+            keys: KeySharing::new(),
             cache: SharedCache::new(cache),
             servers: servers.collect(),
         };
@@ -212,9 +221,19 @@ impl<F: Fabric> Client<F> {
         &self.state().locks
     }
 
+    /// Returns the compute server's shared operations.
+    pub(crate) fn key_sharing(&self) -> &KeySharing {
+        &self.state().keys
+    }
+
     /// Returns the compute server in its epoch, as owner of locks.
     pub(crate) fn lock_owner(&self) -> u64 {
         encode_owner(self.state().compute, self.state().epoch)
+    }
+
+    /// Returns the number of this compute server.
+    pub(crate) fn compute(&self) -> u16 {
+        self.state().compute
     }
 
     /// Returns whether this is the compute server `compute` in epoch `epoch`.
@@ -336,55 +355,6 @@ impl<F: Fabric> Client<F> {
             .call(LEASE_SERVER, ServiceRequest::CheckLease { compute, epoch })
             .await?;
         Ok(answer == ServiceResponse::Expired)
-    }
-
-    /// Asks whether the owner of the lock of the node at `at` is dead, which completes its unfinished write.
-    async fn doubt_writer(&self, at: GAddr) -> Result<(), TreeError> {
-        let lock = LockWord::of(self.fabric(), self.config(), at);
-        let word = self.round_trip(lock.read()).await?.into_bytes();
-        match lock.owner_in(&word) {
-            0 => Ok(()),
-            owner => self.is_dead(owner).await.map(|_| ()),
-        }
-    }
-
-    /// Reads the node at `at`, and retries until the copy is whole. A read slower than the version window cannot detect
-    /// a wrapped version. So the client backs off before it retries, longer each time, because on a crowded network
-    /// card immediate retries would keep all reads slow.
-    pub(crate) async fn read(&self, at: GAddr) -> Result<FetchedNode, TreeError> {
-        const WAIT_NS: Nanos = 4_000;
-        const DOUBLINGS: u32 = 6;
-        let layout = self.config().layout;
-        let ns_max = self.config().read_ns_max();
-        let is_bounded = ns_max < Nanos::MAX;
-        let now = || self.fabric().now();
-        let (mut late, mut torn_since) = (0, None);
-        self.admit(at.server()).await?;
-        loop {
-            let posted = if is_bounded { now() } else { 0 };
-            let verb = self.round_trip(Verb::read(at, layout.node_bytes)).await?;
-            let page = NodePage {
-                layout,
-                bytes: verb.into_bytes(),
-            };
-            let in_time = !is_bounded || now() - posted <= ns_max;
-            if in_time && (page.check().is_ok() || fault!("tree.node_unchecked")) {
-                return Ok(FetchedNode { at, page });
-            }
-            self.note(|op| op.read_retries += 1);
-            if !in_time {
-                let mut lot = Rng::new(at.0 ^ now()).fork(self.state().compute.into());
-                let most = WAIT_NS << late;
-                late = (late + 1).min(DOUBLINGS);
-                self.fabric().sleep(lot.below(most)).await;
-                continue;
-            }
-            let since = *torn_since.get_or_insert_with(now);
-            if now() - since > self.config().doubt_ns {
-                torn_since = None;
-                self.doubt_writer(at).await?;
-            }
-        }
     }
 
     /// Performs `writes` in order, in one batch if `together`.

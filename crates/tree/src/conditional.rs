@@ -45,7 +45,8 @@ impl<F: Fabric> Client<F> {
         new.map_or(Ok(()), |value| self.check_word(value))?;
         let key = self.fitting(key.into())?;
         let locked = self.lock_leaf(&key).await?;
-        let found = locked.word(&key);
+        let (locked, entry) = self.find_locked(locked, &key).await?;
+        let found = entry.map(|(_, word)| word);
         if differs(&found, &expected) {
             self.unlock(locked.held).await?;
             return Ok(CasOutcome::Differs(found));
@@ -69,7 +70,8 @@ impl<F: Fabric> Client<F> {
         new.map_or(Ok(()), |value| self.check_bytes(value))?;
         let key = self.fitting(key.into())?;
         let locked = self.lock_leaf(&key).await?;
-        let old = locked.word(&key).map(BlockRef);
+        let (locked, entry) = self.find_locked(locked, &key).await?;
+        let old = entry.map(|(_, word)| BlockRef(word));
         let found = match old {
             None => None,
             Some(name) => match self.value_under_lock(name).await {

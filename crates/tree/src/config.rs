@@ -63,6 +63,9 @@ pub struct Config {
     pub locks: LockPlacement,
     /// Coordination within a compute server.
     pub local: LocalLockMode,
+    /// Whether clients of a compute server share simultaneous reads, and simultaneous writes, of one word value (SMART's read
+    /// delegation and write combining).
+    pub shares_keys: bool,
     /// Method of release.
     pub release: ReleasePolicy,
     /// Extra round trips before a release that is not part of a batch, while the lock is held. 0 except in experiments
@@ -119,6 +122,7 @@ impl Config {
             combine: true,
             locks: LockPlacement::OnChip,
             local: LocalLockMode::HandOver(HAND_OVERS_MAX),
+            shares_keys: false,
             release: ReleasePolicy::Write,
             lone_release_trips: 0,
             discards_late_reads: true,
@@ -136,6 +140,15 @@ impl Config {
     pub fn sherman_published() -> Config {
         Config {
             layout: NodeLayout::new(NodeFormat::Paper),
+            ..Config::sherman()
+        }
+    }
+
+    /// Returns Sherman with what later systems added: the best combination of techniques that Farbank has.
+    #[must_use]
+    pub fn farbank() -> Config {
+        Config {
+            shares_keys: true,
             ..Config::sherman()
         }
     }

@@ -5,7 +5,7 @@
 use farbank_pm::fault::NamedFault;
 
 /// All faults of the tree.
-pub const ALL: [NamedFault; 14] = [
+pub const ALL: [NamedFault; 16] = [
     NamedFault {
         name: "tree.torn_is_absent",
         description: "a lookup that reads a torn entry reports that the key is absent",
@@ -82,6 +82,18 @@ pub const ALL: [NamedFault; 14] = [
         name: "tree.block_unchecked",
         description: "a reader does not check whether its copy of a block is whole",
         source: "invariant TREE-VALUE-2 of value_blocks.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.read_joined_late",
+        description: "a lookup shares the result of a read that was issued before the lookup began",
+        source: "invariant TREE-SHARE-1 of key_sharing.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.write_joined_late",
+        description: "a write joins one whose value is already chosen",
+        source: "invariant TREE-SHARE-2 of key_sharing.rs",
         shows_in: None,
     },
     NamedFault {

@@ -27,12 +27,15 @@
 //!   conditional                                 compare-and-swap
 //!   value_blocks  cache_warmup                  byte values; a cache as after a long run
 //!   ops  range                                  the operations of a client
+//!   key_sharing                                 operations that clients share
 //!   split  merge                                growth and shrinking
 //!   locked_node                                 a node that is locked and read
-//!   lock  lookup  alloc  bulk_load              steps of an operation; a new tree without clients
+//!   lookup  alloc  bulk_load                    steps of an operation; a new tree without clients
+//!   node_read                                   reads of nodes, and the detection of damaged ones
+//!   lock                                        locks, and hand-over within a compute server
 //!   spare_memory                                memory that compute servers leave to others
 //!   client                                      a client, its compute server, access to memory servers
-//!   lock_table  block  node_allocator  cache    the parts of a compute server's state
+//!   lock_table  key_calls  block  node_allocator  cache   the parts of a compute server's state
 //!   page  layout  key  superblock  config       bytes and configuration
 //!   chunk_pool
 //! ```
@@ -61,7 +64,8 @@
 //!
 //! A compute server that dies leaks memory: the rest of its chunks and the nodes it had freed. After one timeout of a memory
 //! server, a client's operations on that server fail at once, and so do those of clients queued behind it for one of
-//! the server's locks. So errors come within a lease, not after one timeout each. A new incarnation of the compute
+//! the server's locks. So errors come after one timeout, and one for each other compute server whose client held a lock that the
+//! call waited for, not after one for each client. A new incarnation of the compute
 //! server may use that memory server again. A separator of a freed leaf is not repaired; it costs some extra reads.
 //! `sim_test` tests all of this.
 //!
@@ -86,6 +90,8 @@ mod config;
 mod error;
 pub mod faults;
 mod key;
+mod key_calls;
+mod key_sharing;
 mod layout;
 mod leaf_window;
 mod lock;
@@ -94,6 +100,7 @@ mod locked_node;
 mod lookup;
 mod merge;
 mod node_allocator;
+mod node_read;
 pub mod op_stats;
 mod ops;
 mod page;

@@ -20,8 +20,8 @@
 //! A client that waits for the same owner for [`crate::Config::doubt_ns`] asks the lease manager. If the owner's lease
 //! has expired, the lease manager fences the owner on every memory server, and the client swaps its own identity into
 //! the lock. Unfinished operations of the dead owner need no immediate repair: each write of an operation leaves a
-//! consistent tree (see the crate). A reader that finds the same node torn for this time asks about the owner of the node's
-//! lock: on a fabric where a dying client can leave a part of a write, the fence completes it.
+//! consistent tree (see the crate). A reader that finds the same node torn for this time takes the node's lock in the same way
+//! (`node_read`): on a fabric where a dying client can leave a part of a write, the fence completes it.
 
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
@@ -90,13 +90,22 @@ impl<F: Fabric> Client<F> {
 
     /// Takes the lock of `node` if it is free.
     pub(crate) async fn try_lock(&self, node: GAddr) -> Result<Option<HeldLock>, TreeError> {
+        self.try_lock_from(0, node).await
+    }
+
+    /// Takes the lock of `node` if `owner` has it; 0: if it is free. The owner is dead (TREE-LOCK-3).
+    pub(crate) async fn try_lock_from(
+        &self,
+        owner: u64,
+        node: GAddr,
+    ) -> Result<Option<HeldLock>, TreeError> {
         let slot = LockWord::of(self.fabric(), self.config(), node);
         if self.config().local != LocalLockMode::None && !self.local_locks().try_take(slot) {
             return Ok(None);
         }
-        let found = self.round_trip(slot.swap(0, self.lock_owner())).await;
+        let found = self.round_trip(slot.swap(owner, self.lock_owner())).await;
         match found.map(|verb| slot.owner(verb.found())) {
-            Ok(0) => Ok(Some(self.held(slot, false))),
+            Ok(found) if found == owner => Ok(Some(self.held(slot, false))),
             Ok(_) => {
                 self.pass_on(slot, WaitOutcome::Local);
                 Ok(None)

@@ -11,7 +11,7 @@ use crate::error::TreeError;
 use crate::key::Key;
 use crate::lock::HeldLock;
 use crate::lookup::{Lookup, classify};
-use crate::page::NodeState;
+use crate::page::{NodeState, TornNode};
 
 /// A locked node, read under its lock.
 pub(crate) struct LockedNode {
@@ -19,16 +19,6 @@ pub(crate) struct LockedNode {
     pub(crate) found: FetchedNode,
     /// Whether it was reached by a sibling pointer and may have no separator.
     pub(crate) unknown_above: bool,
-}
-
-impl LockedNode {
-    /// Returns the word in the entry of `key`.
-    pub(crate) fn word(&self, key: &Key) -> Option<u64> {
-        let entry = self.found.page.find(key);
-        entry
-            .expect("a locked leaf is not torn")
-            .map(|(_, word)| word)
-    }
 }
 
 impl<F: Fabric> Client<F> {
@@ -54,7 +44,7 @@ impl<F: Fabric> Client<F> {
             loop {
                 let held = self.lock(at).await?;
                 self.note(|op| op.handed_over = held.handed);
-                let found = match self.read(at).await {
+                let found = match self.read_locked(at).await {
                     Ok(found) => found,
                     Err(error) => return Err(self.unlock_after(held, error).await),
                 };
@@ -90,6 +80,21 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    /// Returns the locked node, with the slot and the word in its entry of `key`. Releases the lock after an error.
+    ///
+    /// # Errors
+    /// [`TreeError::Damaged`]: an entry is torn, although no other client writes the node.
+    pub(crate) async fn find_locked(
+        &self,
+        locked: LockedNode,
+        key: &Key,
+    ) -> Result<(LockedNode, Option<(usize, u64)>), TreeError> {
+        match locked.found.page.find(key) {
+            Ok(entry) => Ok((locked, entry)),
+            Err(TornNode) => Err(self.unlock_after(locked.held, locked.found.damaged()).await),
+        }
+    }
+
     /// Resolves a locked leaf whose mover died. If its entries have moved, marks it freed; if not, marks it live again.
     /// Returns the leaf at which to continue, if it has moved.
     async fn resolve_moving(
@@ -99,7 +104,8 @@ impl<F: Fabric> Client<F> {
         key: &Key,
     ) -> Result<Option<GAddr>, TreeError> {
         let mut head = found.page.head();
-        let target = match self.find_in_chain(key, head.low, found.at).await {
+        let beside = Some(&held);
+        let target = match self.find_in_chain(key, head.low, found.at, beside).await {
             Ok(target) => target.map(|target| target.at),
             Err(error) => return Err(self.unlock_after(held, error).await),
         };

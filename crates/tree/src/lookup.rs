@@ -8,6 +8,7 @@ use farbank_pm::fault;
 use crate::client::{Client, FetchedNode};
 use crate::error::TreeError;
 use crate::key::Key;
+use crate::lock::HeldLock;
 use crate::page::{NodeEntry, NodePage, NodeState};
 use crate::superblock::ROOT;
 
@@ -179,7 +180,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<FetchedNode, TreeError> {
         loop {
             let (to, from) = (found.page.head().low, found.at);
-            match self.find_in_chain(key, to, from).await? {
+            match self.find_in_chain(key, to, from, None).await? {
                 None => return Ok(found),
                 Some(next) if next.page.head().state == NodeState::Moving => found = next,
                 Some(next) => return Ok(next),
@@ -189,16 +190,20 @@ impl<F: Fabric> Client<F> {
 
     /// Returns the leaf for `key` in the chain of siblings, or `None` if the chain still leads to `moving`. This tells
     /// whether a leaf that is moving to the node at `to` has moved. It works even if that node has been split or merged
-    /// since its mover died.
+    /// since its mover died. `held` is a lock that the caller holds.
     pub(crate) async fn find_in_chain(
         &self,
         key: &Key,
         to: GAddr,
         moving: GAddr,
+        held: Option<&HeldLock>,
     ) -> Result<Option<FetchedNode>, TreeError> {
         let (mut at, mut aim) = (to, key.clone());
         loop {
-            let found = self.read(at).await?;
+            let found = match held {
+                Some(held) => self.read_beside(held, at).await?,
+                None => self.read(at).await?,
+            };
             at = match classify(&found.page, key, 0) {
                 Lookup::Found => return Ok(Some(found)),
                 Lookup::Follow(next) if next == moving => return Ok(None),

@@ -20,7 +20,7 @@ use crate::client::{Client, FetchedNode};
 use crate::error::TreeError;
 use crate::lock::HeldLock;
 use crate::locked_node::LockedNode;
-use crate::page::{NodeHeader, NodeState};
+use crate::page::{NodeHeader, NodeState, TornNode};
 use crate::phase::Phase;
 
 /// Returns whether `error` means that another memory server than that of the node at `at` has failed.
@@ -94,8 +94,8 @@ impl<F: Fabric> Client<F> {
         }
         let family = MergePair {
             a: locked.found.clone(),
-            b: self.read(head.sibling).await?,
-            parent: self.read(way.at).await?,
+            b: self.read_locked(head.sibling).await?,
+            parent: self.read_locked(way.at).await?,
         };
         Ok(Some(family).filter(|family| self.may_merge(family, &head)))
     }
@@ -115,13 +115,17 @@ impl<F: Fabric> Client<F> {
 
     /// Performs steps (a) to (d).
     async fn move_entries(&self, family: MergePair) -> Result<(), TreeError> {
-        const LOCKED: &str = "a locked node is not torn";
         let MergePair {
             mut a,
             mut b,
             mut parent,
         } = family;
         let (left, right) = (a.page.head(), b.page.head());
+        let mut entries = a.page.sorted().map_err(|TornNode| a.damaged())?;
+        entries.extend(b.page.sorted().map_err(|TornNode| b.damaged())?);
+        let Ok(Some((separator, _))) = parent.page.find(&right.lowest) else {
+            return Err(parent.damaged());
+        };
         let moving = NodeHeader {
             low: a.at,
             state: NodeState::Moving,
@@ -132,8 +136,6 @@ impl<F: Fabric> Client<F> {
         if !fault!("tree.moved_unannounced") {
             self.write_node(&mut b).await?;
         }
-        let mut entries = a.page.sorted().expect(LOCKED);
-        entries.extend(b.page.sorted().expect(LOCKED));
         a.page.refill(&entries);
         a.page.set_head(&NodeHeader {
             highest: right.highest.clone(),
@@ -141,9 +143,7 @@ impl<F: Fabric> Client<F> {
             ..left
         });
         self.write_node(&mut a).await?;
-        let separator = parent.page.find(&right.lowest).expect(LOCKED);
-        let (slot, _) = separator.expect("it was found before");
-        parent.page.set_entry(slot, None);
+        parent.page.set_entry(separator, None);
         self.write_node(&mut parent).await?;
         b.page.set_head(&NodeHeader {
             state: NodeState::Freed,

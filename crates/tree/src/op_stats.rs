@@ -18,6 +18,8 @@ pub struct OpStats {
     pub cache_hit: bool,
     /// Whether the lock was handed over.
     pub handed_over: bool,
+    /// Whether another client of the compute server performed it ([`crate::Config::shares_keys`]).
+    pub shared: bool,
     /// Nodes split.
     pub splits: u32,
     /// Leaves merged.

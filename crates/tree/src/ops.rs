@@ -11,6 +11,7 @@ use crate::error::TreeError;
 use crate::key::Key;
 use crate::layout::NodeFormat;
 use crate::locked_node::{LockedNode, after_block};
+use crate::node_read::TornTime;
 use crate::page::{NodeEntry, NodePage};
 
 /// The new value of a key.
@@ -24,18 +25,23 @@ impl<F: Fabric> Client<F> {
     /// Returns the value of `key`.
     pub async fn get(&self, key: impl Into<Key>) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
-        self.word(&self.fitting(key.into())?).await
+        let key = self.fitting(key.into())?;
+        match self.config().shares_keys {
+            true => self.shared_word(&key).await,
+            false => self.word(&key).await,
+        }
     }
 
     /// Returns the word in the entry of `key`: its value, or its block reference.
     pub(crate) async fn word(&self, key: &Key) -> Result<Option<u64>, TreeError> {
+        let mut torn = TornTime::default();
         loop {
             let found = self.leaf(key).await?;
             // A torn entry is read again; it does not mean that the key is absent.
             match found.page.find(key) {
                 Ok(entry) => return Ok(entry.map(|(_, value)| value)),
                 Err(_) if fault!("tree.torn_is_absent") => return Ok(None),
-                Err(_) => self.note(|op| op.read_retries += 1),
+                Err(_) => self.torn_again(&mut torn, found.at).await?,
             }
         }
     }
@@ -44,8 +50,11 @@ impl<F: Fabric> Client<F> {
     pub async fn insert(&self, key: impl Into<Key>, value: u64) -> Result<Option<u64>, TreeError> {
         self.values_are(false)?;
         self.check_word(value)?;
-        self.put(self.fitting(key.into())?, NewValue::Word(value))
-            .await
+        let key = self.fitting(key.into())?;
+        match self.config().shares_keys {
+            true => self.shared_put(key, value).await,
+            false => self.put(key, NewValue::Word(value)).await,
+        }
     }
 
     /// Checks that `value` can be in a node.
@@ -65,10 +74,11 @@ impl<F: Fabric> Client<F> {
     /// Like [`Client::put`], with the leaf locked. Releases the lock.
     pub(crate) async fn put_locked(
         &self,
-        mut locked: LockedNode,
+        locked: LockedNode,
         key: Key,
         new: NewValue<'_>,
     ) -> Result<Option<u64>, TreeError> {
+        let (mut locked, old) = self.find_locked(locked, &key).await?;
         let (value, block) = match new {
             NewValue::Word(value) => (value, None),
             NewValue::Bytes(bytes) => match self.new_block(locked.found.at.server(), bytes).await {
@@ -77,7 +87,6 @@ impl<F: Fabric> Client<F> {
             },
         };
         let page = &mut locked.found.page;
-        let old = page.find(&key).expect("a locked leaf is not torn");
         let slot = old.map(|(slot, _)| slot).or_else(|| page.free_slot());
         let entry = NodeEntry { key, value };
         let Some(slot) = slot else {
@@ -104,15 +113,15 @@ impl<F: Fabric> Client<F> {
     /// Like [`Client::take_out`], with the leaf locked. Releases the lock.
     pub(crate) async fn take_out_locked(
         &self,
-        mut locked: LockedNode,
+        locked: LockedNode,
         key: &Key,
     ) -> Result<Option<u64>, TreeError> {
-        let page = &mut locked.found.page;
-        let old = page.find(key).expect("a locked leaf is not torn");
+        let (mut locked, old) = self.find_locked(locked, key).await?;
         let Some((slot, value)) = old else {
             self.unlock(locked.held).await?;
             return Ok(None);
         };
+        let page = &mut locked.found.page;
         page.set_entry(slot, None);
         let few = page.each().count() * 4 < self.config().layout.entries();
         let locked = match few {

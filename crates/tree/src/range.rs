@@ -19,6 +19,7 @@ use farbank_pm::fault;
 use crate::client::{Client, FetchedNode};
 use crate::error::TreeError;
 use crate::key::Key;
+use crate::node_read::TornTime;
 use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
 
 /// Assumed fill of leaves in percent, for the estimate of the number of leaves needed.
@@ -226,8 +227,10 @@ impl<F: Fabric> Client<F> {
     /// Returns the header and the entries of the leaf for `key`, after a first read at `at` found an entry torn. The leaf
     /// may have been split meanwhile.
     async fn whole(&self, at: GAddr, key: &Key) -> Result<(NodeHeader, Vec<NodeEntry>), TreeError> {
+        let mut torn = TornTime::default();
+        let mut at = at;
         loop {
-            self.note(|op| op.read_retries += 1);
+            self.torn_again(&mut torn, at).await?;
             let found = self.read(at).await?;
             let found = match is_leaf_for(&found.page, key) {
                 true => found,
@@ -236,6 +239,7 @@ impl<F: Fabric> Client<F> {
             if let Ok(entries) = found.page.sorted() {
                 return Ok((found.page.head(), entries));
             }
+            at = found.at;
         }
     }
 }

@@ -16,6 +16,7 @@ use farbank_pm::fault;
 use crate::client::Client;
 use crate::error::TreeError;
 use crate::key::Key;
+use crate::lock::HeldLock;
 use crate::locked_node::{LockedNode, after_block};
 use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
 use crate::phase::Phase;
@@ -31,12 +32,14 @@ impl<F: Fabric> Client<F> {
         block: Option<Verb>,
     ) -> Result<(), TreeError> {
         let LockedNode { held, found, .. } = locked;
+        let Ok(mut entries) = found.page.sorted() else {
+            return Err(self.unlock_after(held, found.damaged()).await);
+        };
         let (at, mut left) = (found.at, found.page);
         let (new_at, version) = match self.allocate_right(at.server()).await {
             Ok(node) => node,
             Err(error) => return Err(self.unlock_after(held, error).await),
         };
-        let mut entries = left.sorted().expect("a locked node is not torn");
         let place = entries.partition_point(|other| other.key < entry.key);
         entries.insert(place, entry);
         let upper = entries.split_off(entries.len() / 2);
@@ -105,19 +108,18 @@ impl<F: Fabric> Client<F> {
         key: &Key,
         child: GAddr,
     ) -> Result<(), TreeError> {
-        let mut locked = loop {
+        let locked = loop {
             match self.lock_node(key, level).await? {
                 Some(locked) => break locked,
                 None if self.grow(level, key, child).await? => return Ok(()),
                 None => {}
             }
         };
-        let page = &mut locked.found.page;
-        let known = page.find(key).expect("a locked node is not torn");
-        if known.is_some() || page.head().lowest == *key {
+        let (mut locked, known) = self.find_locked(locked, key).await?;
+        if known.is_some() || locked.found.page.head().lowest == *key {
             return self.unlock(locked.held).await;
         }
-        match self.begins(child, level - 1, key).await {
+        match self.begins(&locked.held, child, level - 1, key).await {
             Ok(true) => {}
             Ok(false) => return self.unlock(locked.held).await,
             Err(error) => return Err(self.unlock_after(locked.held, error).await),
@@ -126,6 +128,7 @@ impl<F: Fabric> Client<F> {
             key: key.clone(),
             value: child.0,
         };
+        let page = &mut locked.found.page;
         let Some(slot) = page.free_slot() else {
             return Box::pin(self.split(locked, entry, None)).await;
         };
@@ -136,13 +139,19 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Returns whether the node at `at` is still the node of `level` whose keys start at `key`. This cannot change
-    /// while its parent is locked. Without this check, a delayed separator could lead to a leaf that has been merged
+    /// while its parent is locked by `held`. Without this check, a delayed separator could lead to a leaf that has been merged
     /// away and perhaps reused. All searches by that separator would take the detour from the left, for ever.
-    async fn begins(&self, at: GAddr, level: u8, key: &Key) -> Result<bool, TreeError> {
+    async fn begins(
+        &self,
+        held: &HeldLock,
+        at: GAddr,
+        level: u8,
+        key: &Key,
+    ) -> Result<bool, TreeError> {
         if level > 0 {
             return Ok(true);
         }
-        let head = self.read(at).await?.page.head();
+        let head = self.read_beside(held, at).await?.page.head();
         Ok(head.level == 0 && head.state == NodeState::Live && head.lowest == *key)
     }
 
@@ -150,7 +159,7 @@ impl<F: Fabric> Client<F> {
     async fn grow(&self, level: u8, key: &Key, child: GAddr) -> Result<bool, TreeError> {
         let held = self.lock(ROOT).await?;
         let _growing = self.begin(Phase::Growing);
-        let grown = self.new_root(level, key, child).await;
+        let grown = self.new_root(&held, level, key, child).await;
         match grown {
             Ok(Some(root)) => {
                 let bytes = root.0.to_le_bytes().to_vec();
@@ -165,12 +174,13 @@ impl<F: Fabric> Client<F> {
 
     async fn new_root(
         &self,
+        held: &HeldLock,
         level: u8,
         key: &Key,
         child: GAddr,
     ) -> Result<Option<GAddr>, TreeError> {
         let old = self.root().await?;
-        let grown = self.read(old).await?.page.head().level >= level;
+        let grown = self.read_beside(held, old).await?.page.head().level >= level;
         if grown && !fault!("tree.root_grown_twice") {
             return Ok(None);
         }

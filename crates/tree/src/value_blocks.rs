@@ -89,7 +89,8 @@ impl<F: Fabric> Client<F> {
         self.check_bytes(value)?;
         let key = self.fitting(key.into())?;
         let locked = self.lock_leaf(&key).await?;
-        if locked.word(&key).is_some() {
+        let (locked, entry) = self.find_locked(locked, &key).await?;
+        if entry.is_some() {
             self.unlock(locked.held).await?;
             return Ok(false);
         }

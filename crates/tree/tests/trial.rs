@@ -23,12 +23,7 @@ fn plan(system: TreeVariant, disaster: InjectedFault) -> SearchPlan {
 
 #[test]
 fn calls_are_linearizable_without_failures() {
-    for system in [
-        TreeVariant::Safe,
-        TreeVariant::Published,
-        TreeVariant::FgPlus,
-        TreeVariant::Fg,
-    ] {
+    for system in TreeVariant::ALL {
         let run = tried(&plan(system, InjectedFault::None), 0..40);
         assert_eq!(run.sum.failed + run.sum.cut_off, 0, "{system:?}");
         assert!(

@@ -17,15 +17,18 @@ pub enum TreeSystem {
     FgPlus,
     /// No technique.
     Fg,
+    /// Sherman's and later techniques.
+    Farbank,
 }
 
 impl TreeSystem {
     /// All variants.
-    pub const ALL: [TreeSystem; 4] = [
+    pub const ALL: [TreeSystem; 5] = [
         TreeSystem::Sherman,
         TreeSystem::ShermanPublished,
         TreeSystem::FgPlus,
         TreeSystem::Fg,
+        TreeSystem::Farbank,
     ];
 
     /// Returns the name used in reports.
@@ -36,6 +39,7 @@ impl TreeSystem {
             TreeSystem::ShermanPublished => "sherman, published layout",
             TreeSystem::FgPlus => "fg+",
             TreeSystem::Fg => "fg",
+            TreeSystem::Farbank => "farbank",
         }
     }
 
@@ -44,7 +48,9 @@ impl TreeSystem {
     pub const fn option_name(self) -> &'static str {
         match self {
             TreeSystem::ShermanPublished => "sherman-published",
-            TreeSystem::Sherman | TreeSystem::FgPlus | TreeSystem::Fg => self.name(),
+            TreeSystem::Sherman | TreeSystem::FgPlus | TreeSystem::Fg | TreeSystem::Farbank => {
+                self.name()
+            }
         }
     }
 
@@ -58,6 +64,9 @@ impl TreeSystem {
             TreeSystem::ShermanPublished => "Sherman with the published node layout",
             TreeSystem::FgPlus => "FG+, the paper's improved baseline",
             TreeSystem::Fg => "FG, the baseline without an index cache",
+            TreeSystem::Farbank => {
+                "Sherman, and clients of a compute server share operations on one key"
+            }
         }
     }
 
@@ -67,6 +76,7 @@ impl TreeSystem {
             TreeSystem::ShermanPublished => Config::sherman_published(),
             TreeSystem::FgPlus => Config::fg_plus(),
             TreeSystem::Fg => Config::fg(),
+            TreeSystem::Farbank => Config::farbank(),
         }
     }
 }

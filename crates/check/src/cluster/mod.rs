@@ -67,6 +67,7 @@ impl ClusterFabric {
     fn fault_us_max(self) -> u64 {
         match self {
             ClusterFabric::Tcp => 15_000,
+            ClusterFabric::Libfabric => 25_000,
             ClusterFabric::Shm => 6_000,
         }
     }

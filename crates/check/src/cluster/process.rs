@@ -31,6 +31,8 @@ pub enum ClusterFabric {
     Tcp,
     /// By mapping the files of the servers.
     Shm,
+    /// Over libfabric, which the program must have been built with.
+    Libfabric,
 }
 
 /// Folder and program of a cluster.
@@ -125,6 +127,9 @@ impl MemoryProcess {
             .arg(files.key())
             .arg("--pool")
             .arg(files.memory(number));
+        if files.fabric == ClusterFabric::Libfabric {
+            command.args(["--fabric", "libfabric"]);
+        }
         if let Some(address) = lease_server {
             command.args(["--lease-server", &address.to_string()]);
         }
@@ -161,6 +166,7 @@ impl MemoryProcess {
         match files.fabric {
             ClusterFabric::Tcp => self.address.to_string(),
             ClusterFabric::Shm => format!("shm:{}", files.memory(self.number).display()),
+            ClusterFabric::Libfabric => format!("libfabric:{}", self.address),
         }
     }
 

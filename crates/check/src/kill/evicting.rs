@@ -94,7 +94,7 @@ impl EvictableKeys {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum KeyState {
+enum EvictingState {
     #[default]
     Absent,
     /// It does not expire.
@@ -105,10 +105,10 @@ enum KeyState {
 
 /// What a write leaves in a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct KeyVersion {
+struct EvictingVersion {
     /// Number of the value.
     number: u64,
-    state: KeyState,
+    state: EvictingState,
 }
 
 /// A command without a reply yet.
@@ -144,7 +144,7 @@ pub(super) struct EvictingOwner {
     id: usize,
     rng: Rng,
     /// Single keys, then the members of the groups.
-    keys: Vec<Register<KeyVersion>>,
+    keys: Vec<Register<EvictingVersion>>,
     /// Number of single keys.
     single: usize,
     evictable: EvictableKeys,
@@ -186,10 +186,10 @@ impl EvictingOwner {
         first..first + GROUP_KEYS
     }
 
-    fn is_evictable(&self, version: KeyVersion) -> bool {
+    fn is_evictable(&self, version: EvictingVersion) -> bool {
         match self.evictable {
-            EvictableKeys::All => version.state != KeyState::Absent,
-            EvictableKeys::Expiring => version.state == KeyState::Expiring,
+            EvictableKeys::All => version.state != EvictingState::Absent,
+            EvictableKeys::Expiring => version.state == EvictingState::Expiring,
             EvictableKeys::None => false,
         }
     }
@@ -268,7 +268,7 @@ impl KillLoad for EvictingOwner {
                 let (value, lifetime) = (client.reply()?, client.reply()?);
                 self.check_key(key, value, lifetime)?;
                 found.checked += 1;
-                let is_present = self.keys[key].acknowledged.state != KeyState::Absent;
+                let is_present = self.keys[key].acknowledged.state != EvictingState::Absent;
                 found.existing += u64::from(is_present);
             }
         }
@@ -305,7 +305,7 @@ impl EvictingOwner {
     }
 
     /// Notes the state that a command leaves in a key.
-    fn expect(&mut self, key: usize, version: KeyVersion, what: String) {
+    fn expect(&mut self, key: usize, version: EvictingVersion, what: String) {
         self.events.note(&self.key_name(key), what);
         self.keys[key].sent.push_back(version);
     }
@@ -325,10 +325,10 @@ impl EvictingOwner {
         }
         client.send(&words);
         let state = match expires {
-            true => KeyState::Expiring,
-            false => KeyState::Kept,
+            true => EvictingState::Expiring,
+            false => EvictingState::Kept,
         };
-        let version = KeyVersion { number, state };
+        let version = EvictingVersion { number, state };
         self.expect(key, version, format!("SET {number}, {state:?}"));
         self.sent.push_back(EvictingCommand::Set { key, has_get });
     }
@@ -340,12 +340,12 @@ impl EvictingOwner {
     fn set_group(&mut self, client: &mut RespClient, group: usize) {
         let number = self.next_number();
         let mut words = vec![b"MSET".to_vec()];
-        let state = KeyState::Kept;
+        let state = EvictingState::Kept;
         for key in self.members(group) {
             let name = self.key_name(key);
             words.push(name.clone().into_bytes());
             words.push(value(&name, number));
-            let version = KeyVersion { number, state };
+            let version = EvictingVersion { number, state };
             self.expect(key, version, format!("MSET {number}"));
         }
         client.send(&words);
@@ -363,15 +363,15 @@ impl EvictingOwner {
             false => ("DEL", EvictingCommand::Delete { key }),
         };
         client.send(&[command, &self.key_name(key)]);
-        self.expect(key, KeyVersion::default(), command.into());
+        self.expect(key, EvictingVersion::default(), command.into());
         self.sent.push_back(sent);
     }
 
     fn persist(&mut self, client: &mut RespClient, key: usize) {
         client.send(&["PERSIST", &self.key_name(key)]);
         let mut version = self.keys[key].newest();
-        if version.state == KeyState::Expiring {
-            version.state = KeyState::Kept;
+        if version.state == EvictingState::Expiring {
+            version.state = EvictingState::Kept;
         }
         self.expect(key, version, "PERSIST".into());
         self.sent.push_back(EvictingCommand::Persist { key });
@@ -380,8 +380,8 @@ impl EvictingOwner {
     fn expire(&mut self, client: &mut RespClient, key: usize) {
         client.send(&["EXPIRE", &self.key_name(key), &self.lifetime()]);
         let mut version = self.keys[key].newest();
-        if version.state == KeyState::Kept {
-            version.state = KeyState::Expiring;
+        if version.state == EvictingState::Kept {
+            version.state = EvictingState::Expiring;
         }
         self.expect(key, version, "EXPIRE".into());
         self.sent.push_back(EvictingCommand::Expire { key });
@@ -455,7 +455,7 @@ impl EvictingOwner {
                 self.has_found(key, changed == 1)?;
                 self.keys[key].sent.pop_front();
                 if changed == 1 {
-                    self.keys[key].acknowledged.state = KeyState::Expiring;
+                    self.keys[key].acknowledged.state = EvictingState::Expiring;
                 }
             }
             (sent, reply) => {
@@ -488,16 +488,16 @@ impl EvictingOwner {
     fn has_found(&mut self, key: usize, is_present: bool) -> Result<(), ConnectionStop> {
         let version = self.keys[key].acknowledged;
         let is_allowed = match is_present {
-            true => version.state != KeyState::Absent,
-            false => version.state == KeyState::Absent || self.is_evictable(version),
+            true => version.state != EvictingState::Absent,
+            false => version.state == EvictingState::Absent || self.is_evictable(version),
         };
         if !is_allowed {
             let seen = if is_present { "present" } else { "absent" };
             let what = format!("the key was {seen}, expected {version:?}");
             return Err(self.violation(key, what));
         }
-        if !is_present && version.state != KeyState::Absent {
-            self.keys[key].acknowledged = KeyVersion::default();
+        if !is_present && version.state != EvictingState::Absent {
+            self.keys[key].acknowledged = EvictingVersion::default();
             self.events
                 .note(&self.key_name(key), "found evicted".into());
         }
@@ -525,12 +525,12 @@ impl EvictingOwner {
     fn persisted(&mut self, key: usize, has_changed: bool) -> Result<(), ConnectionStop> {
         self.keys[key].sent.pop_front();
         match (self.keys[key].acknowledged.state, has_changed) {
-            (KeyState::Expiring, true) => {
-                self.keys[key].acknowledged.state = KeyState::Kept;
+            (EvictingState::Expiring, true) => {
+                self.keys[key].acknowledged.state = EvictingState::Kept;
                 Ok(())
             }
-            (KeyState::Expiring, false) => self.has_found(key, false),
-            (KeyState::Absent | KeyState::Kept, false) => Ok(()),
+            (EvictingState::Expiring, false) => self.has_found(key, false),
+            (EvictingState::Absent | EvictingState::Kept, false) => Ok(()),
             (state, true) => {
                 Err(self.violation(key, format!("PERSIST returned 1, expected {state:?}")))
             }
@@ -554,14 +554,14 @@ impl EvictingOwner {
         let number = bytes.map(|bytes| number_of(&name, &bytes)).transpose();
         let number = number.map_err(|wrong| self.violation(key, wrong.0))?;
         let version = match (number, lifetime) {
-            (None, -2) => KeyVersion::default(),
-            (Some(number), -1) => KeyVersion {
+            (None, -2) => EvictingVersion::default(),
+            (Some(number), -1) => EvictingVersion {
                 number,
-                state: KeyState::Kept,
+                state: EvictingState::Kept,
             },
-            (Some(number), 1..) => KeyVersion {
+            (Some(number), 1..) => EvictingVersion {
                 number,
-                state: KeyState::Expiring,
+                state: EvictingState::Expiring,
             },
             _ => {
                 let what = format!("found {number:?} with the lifetime {lifetime}");
@@ -578,17 +578,17 @@ impl EvictingOwner {
     }
 
     /// Whether a restart may find `version` in a key.
-    fn is_possible(&self, key: usize, version: KeyVersion) -> bool {
+    fn is_possible(&self, key: usize, version: EvictingVersion) -> bool {
         let register = &self.keys[key];
         let mut possible = register.possible();
         match (version.state, register.sent.is_empty()) {
-            (KeyState::Absent, _) => {
-                possible.any(|other| other.state == KeyState::Absent || self.is_evictable(other))
-            }
+            (EvictingState::Absent, _) => possible
+                .any(|other| other.state == EvictingState::Absent || self.is_evictable(other)),
             (_, true) => register.acknowledged == version,
             // The state depends on which commands were executed.
-            (_, false) => possible
-                .any(|other| other.state != KeyState::Absent && other.number == version.number),
+            (_, false) => possible.any(|other| {
+                other.state != EvictingState::Absent && other.number == version.number
+            }),
         }
     }
 
@@ -597,7 +597,7 @@ impl EvictingOwner {
         let versions = self.keys[self.members(group)].iter();
         let mut numbers = versions
             .map(|register| register.acknowledged)
-            .filter(|version| version.state != KeyState::Absent)
+            .filter(|version| version.state != EvictingState::Absent)
             .map(|version| version.number);
         let first = numbers.next();
         match numbers.find(|number| Some(*number) != first) {
@@ -620,8 +620,8 @@ mod tests {
         owner
     }
 
-    fn version(number: u64, state: KeyState) -> KeyVersion {
-        KeyVersion { number, state }
+    fn version(number: u64, state: EvictingState) -> EvictingVersion {
+        EvictingVersion { number, state }
     }
 
     /// Checks key 0 as a restart finds it: a value with `number`, or nothing.
@@ -634,12 +634,12 @@ mod tests {
     #[test]
     fn a_restart_may_find_the_acknowledged_value_or_nothing_but_no_older_value() {
         for (policy, state, may_be_absent) in [
-            ("allkeys-lru", KeyState::Kept, true),
-            ("volatile-lru", KeyState::Kept, false),
-            ("volatile-lru", KeyState::Expiring, true),
-            ("noeviction", KeyState::Expiring, false),
+            ("allkeys-lru", EvictingState::Kept, true),
+            ("volatile-lru", EvictingState::Kept, false),
+            ("volatile-lru", EvictingState::Expiring, true),
+            ("noeviction", EvictingState::Expiring, false),
         ] {
-            let lifetime = if state == KeyState::Kept { -1 } else { 9 };
+            let lifetime = if state == EvictingState::Kept { -1 } else { 9 };
             let mut owner = owner(policy);
             owner.keys[0].settle(version(7, state));
             assert!(!restarted(&mut owner, Some(6), lifetime), "{policy}");
@@ -652,7 +652,7 @@ mod tests {
     #[test]
     fn a_key_that_was_found_evicted_must_not_return() {
         let mut owner = owner("allkeys-lru");
-        owner.keys[0].settle(version(7, KeyState::Kept));
+        owner.keys[0].settle(version(7, EvictingState::Kept));
         assert!(owner.found(0, None).is_ok());
         assert!(owner.found(0, Some(&value("e0:0", 7))).is_err());
         assert!(!restarted(&mut owner, Some(7), -1));
@@ -661,8 +661,10 @@ mod tests {
     #[test]
     fn a_refused_write_must_not_take_effect() {
         let mut owner = owner("volatile-lru");
-        owner.keys[0].settle(version(7, KeyState::Kept));
-        owner.keys[0].sent.push_back(version(8, KeyState::Kept));
+        owner.keys[0].settle(version(7, EvictingState::Kept));
+        owner.keys[0]
+            .sent
+            .push_back(version(8, EvictingState::Kept));
         assert!(owner.refuse(0, "OOM command not allowed").is_ok());
         assert!(!restarted(&mut owner, Some(8), -1));
         assert!(restarted(&mut owner, Some(7), -1));
@@ -674,10 +676,10 @@ mod tests {
     fn present_members_of_a_group_must_be_of_one_mset() {
         let mut owner = owner("allkeys-lru");
         let first = owner.members(0).start;
-        owner.keys[first].settle(version(3, KeyState::Kept));
-        owner.keys[first + 2].settle(version(3, KeyState::Kept));
+        owner.keys[first].settle(version(3, EvictingState::Kept));
+        owner.keys[first + 2].settle(version(3, EvictingState::Kept));
         assert!(owner.check_group(0).is_ok());
-        owner.keys[first + 3].settle(version(2, KeyState::Kept));
+        owner.keys[first + 3].settle(version(2, EvictingState::Kept));
         assert!(owner.check_group(0).is_err());
     }
 }

@@ -39,6 +39,8 @@ Examples:
       more clients, whose threads do not sleep while they wait
   farbank bench tree --fabric shm --threads 2 --mix ycsb-b
       measured over shared memory: one compute server of two threads
+  farbank bench tree --fabric libfabric --mix ycsb-b
+      measured over libfabric's provider tcp;ofi_rxm, for programs built with it
   farbank bench tree --fabric tcp --memory-servers 10.0.0.1:7411,10.0.0.2:7411 --key-file key --system sherman
       measured over the network, on memory servers of other hosts
   farbank bench tree --system fg --skew 0 --key-bytes 64 --cache 1mb --entries 200000
@@ -74,8 +76,8 @@ pub(crate) struct BenchTree {
     /// Measured, number of memory servers. Default: 2.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=64))]
     servers: Option<u16>,
-    /// Measured: memory servers that run already, in the order of their numbers, with new memory: IP:PORT, or shm:FILE. They get
-    /// the tree of one system. Default: threads of this process.
+    /// Measured: memory servers that run already, in the order of their numbers, with new memory: IP:PORT, shm:FILE or libfabric:IP:PORT. They
+    /// get the tree of one system. Default: threads of this process.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -128,6 +130,9 @@ enum FabricChoice {
     Tcp,
     /// Shared memory in real time, by default with the memory servers in threads of this process.
     Shm,
+    /// libfabric in real time, by default over loopback with the memory servers in threads of this process. Only in programs that
+    /// were built with the feature libfabric.
+    Libfabric,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -164,12 +169,19 @@ impl BenchTree {
             FabricChoice::Sim => self.simulate(),
             FabricChoice::Tcp => self.measure(MeasuredFabric::Tcp),
             FabricChoice::Shm => self.measure(MeasuredFabric::Shm),
+            #[cfg(feature = "libfabric")]
+            FabricChoice::Libfabric => self.measure(MeasuredFabric::Libfabric),
+            #[cfg(not(feature = "libfabric"))]
+            FabricChoice::Libfabric => {
+                let text = "--fabric libfabric: this program was built without libfabric; build it with `--features libfabric`";
+                Err(Failure::Usage(text.into()))
+            }
         }
     }
 
     fn simulate(self) -> Result<(), Failure> {
         if !self.memory_servers.is_empty() {
-            let text = "--memory-servers needs --fabric tcp or --fabric shm";
+            let text = "--memory-servers needs --fabric tcp, shm or libfabric";
             return Err(Failure::Usage(text.into()));
         }
         let options = tree::TreeOptions {
@@ -210,9 +222,11 @@ impl BenchTree {
         let Some(key_file) = &self.key_file else {
             return Ok(ServerChoice::Threads(self.servers.unwrap_or(2)));
         };
-        let is_mapped = |address: &ServerAddress| matches!(address, ServerAddress::Shm(_));
-        let is_shm = fabric == MeasuredFabric::Shm;
-        let other = |address: &&ServerAddress| is_mapped(address) != is_shm;
+        let other = |address: &&ServerAddress| match address {
+            ServerAddress::Tcp(_) => fabric != MeasuredFabric::Tcp,
+            ServerAddress::Shm(_) => fabric != MeasuredFabric::Shm,
+            ServerAddress::Libfabric(_) => fabric.name() != "libfabric",
+        };
         if let Some(address) = self.memory_servers.iter().find(other) {
             let name = fabric.name();
             return Err(Failure::Usage(format!(

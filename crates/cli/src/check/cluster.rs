@@ -27,6 +27,8 @@ Examples:
       more processes and clients
   farbank check cluster --fabric shm --processes 4
       by shared memory
+  farbank check cluster --fabric libfabric
+      over libfabric, for programs built with it
   farbank check cluster --hosts --cycles 300
       each process on a host of its own, a network namespace; half of the cycles cut a host off (needs root and iproute2)";
 
@@ -69,6 +71,8 @@ enum ClusterFabricChoice {
     Tcp,
     /// By shared memory: they map the files of the memory servers.
     Shm,
+    /// Over libfabric's provider tcp;ofi_rxm. Only in programs that were built with the feature libfabric.
+    Libfabric,
 }
 
 impl CheckClusterArgs {
@@ -84,6 +88,7 @@ impl CheckClusterArgs {
             fabric: match self.fabric {
                 ClusterFabricChoice::Tcp => ClusterFabric::Tcp,
                 ClusterFabricChoice::Shm => ClusterFabric::Shm,
+                ClusterFabricChoice::Libfabric => ClusterFabric::Libfabric,
             },
             has_hosts: self.hosts,
             cycles: self.cycles,

@@ -340,7 +340,16 @@ pub(super) fn faults(
         );
     }
     let bar = progress_bar(chosen.len() as u64, "faults");
-    let plans = [TreeVariant::Safe, TreeVariant::Published].map(SearchPlan::new);
+    let plans = [
+        TreeVariant::Safe,
+        TreeVariant::Published,
+        TreeVariant::Farbank,
+    ];
+    let plans = plans.map(|system| SearchPlan {
+        // Only operations on words are shared.
+        value_bytes: (system == TreeVariant::Farbank).then_some(0),
+        ..SearchPlan::new(system)
+    });
     let cpu = Duration::from_secs_f64(seconds.max(0.0));
     let searched: Mutex<Vec<Option<SearchedFault>>> = Mutex::new(vec![None; chosen.len()]);
     let next = AtomicUsize::new(0);

@@ -76,7 +76,7 @@ struct ClusterArgs {
     /// FILE.
     #[arg(
         long,
-        value_name = "IP:PORT|shm:FILE,...",
+        value_name = "IP:PORT|shm:FILE|libfabric:IP:PORT,...",
         value_delimiter = ',',
         required = true
     )]
@@ -247,8 +247,12 @@ impl TreeCreateArgs {
                 "value_bytes_max": tree.value_bytes_max, "node_bytes": tree.node_bytes,
             })),
             false => println!(
-                "created a tree on {} memory servers: keys to {} bytes, values to {} bytes, nodes of {} bytes",
-                tree.servers, tree.key_bytes_max, tree.value_bytes_max, tree.node_bytes
+                "created a tree on {} memory server{}: keys to {} bytes, values to {} bytes, nodes of {} bytes",
+                tree.servers,
+                if tree.servers == 1 { "" } else { "s" },
+                tree.key_bytes_max,
+                tree.value_bytes_max,
+                tree.node_bytes
             ),
         }
         Ok(())

@@ -6,6 +6,8 @@
 //!
 //!   header:  0       8        16           24           32           40            48           1024     2048     3072
 //!            │ magic │ server │ generation │ lock bytes │ host bytes │ chunk bytes │ next chunk │ floors │ joined │ sharing
+//!
+//!   56, before the floors: format of the locks, 0: parts of words, 1: whole words
 //! ```
 //!
 //! Media keep a lease of the host in their first pages, so the header begins after them. The last digit of the magic
@@ -31,6 +33,8 @@ const LOCK_BYTES_AT: Off = Off(HEAD_AT + 24);
 const HOST_BYTES_AT: Off = Off(HEAD_AT + 32);
 const CHUNK_BYTES_AT: Off = Off(HEAD_AT + 40);
 const NEXT_CHUNK_AT: Off = Off(HEAD_AT + 48);
+/// Whether locks are whole words.
+const WHOLE_LOCKS_AT: Off = Off(HEAD_AT + 56);
 /// Floor of each compute server, one byte each.
 const FLOORS_AT: u64 = HEAD_AT + 1024;
 /// Newest epoch in which each compute server has connected, one byte each.
@@ -58,16 +62,20 @@ pub struct MemorySettings {
     /// Bytes of a chunk of host memory, a multiple of 4096. The first chunk is not allocated: structures have data at
     /// fixed addresses there.
     pub chunk_bytes: u64,
+    /// Whether locks are whole words, because compute servers use the memory over libfabric, which cannot compare and swap parts of a
+    /// word.
+    pub whole_locks: bool,
 }
 
 impl MemorySettings {
-    /// Returns the settings of server `server` with the lock memory of a ConnectX-5 and chunks of 1 MiB.
+    /// Returns the settings of server `server` with the lock memory of a ConnectX-5, chunks of 1 MiB and locks of 16 bits.
     #[must_use]
     pub fn new(server: u16) -> MemorySettings {
         MemorySettings {
             server,
             lock_bytes: 256 << 10,
             chunk_bytes: 1 << 20,
+            whole_locks: false,
         }
     }
 }
@@ -104,6 +112,11 @@ pub enum MemoryError {
     NoMemory {
         /// A word found in place of the magic number or of zeros.
         found: u64,
+    },
+    /// The medium has locks in the format of another fabric.
+    OtherLocks {
+        /// Whether its locks are whole words, as libfabric needs.
+        are_whole: bool,
     },
     /// The medium is the memory of another server, or has other sizes.
     Other {
@@ -144,6 +157,14 @@ impl fmt::Display for MemoryError {
                 f,
                 "the medium has data that no memory server wrote: found the word {found:#x}, expected zeros or {MAGIC:#x} at \
                  {HEAD_AT:#x}"
+            ),
+            MemoryError::OtherLocks { are_whole: true } => f.write_str(
+                "the medium was created for --fabric libfabric, whose locks have another format: serve it with --fabric \
+                 libfabric, or create it again",
+            ),
+            MemoryError::OtherLocks { are_whole: false } => f.write_str(
+                "the medium was created without --fabric libfabric, whose locks have another format: serve it with --fabric \
+                 tcp, or create it again",
             ),
             MemoryError::Other {
                 at,
@@ -224,6 +245,7 @@ impl<M: Medium> WordMemory<M> {
             server: medium.load(SERVER_AT) as u16,
             lock_bytes,
             chunk_bytes: medium.load(CHUNK_BYTES_AT),
+            whole_locks: medium.load(WHOLE_LOCKS_AT) != 0,
         };
         let generation = medium.load(GENERATION_AT);
         Ok(WordMemory {
@@ -246,6 +268,7 @@ impl<M: Medium> WordMemory<M> {
             (LOCK_BYTES_AT, self.settings.lock_bytes),
             (HOST_BYTES_AT, self.host_bytes),
             (CHUNK_BYTES_AT, self.settings.chunk_bytes),
+            (WHOLE_LOCKS_AT, self.settings.whole_locks.into()),
         ];
         match self.medium.load(MAGIC_AT) {
             0 => {
@@ -262,6 +285,10 @@ impl<M: Medium> WordMemory<M> {
             MAGIC => {
                 for (at, expected) in fixed {
                     let found = self.medium.load(at);
+                    if found != expected && at == WHOLE_LOCKS_AT {
+                        let are_whole = found != 0;
+                        return Err(MemoryError::OtherLocks { are_whole });
+                    }
                     if found != expected {
                         return Err(MemoryError::Other {
                             at: at.0,
@@ -316,6 +343,18 @@ impl<M: Medium> WordMemory<M> {
     #[must_use]
     pub fn lock_bytes(&self) -> u64 {
         self.settings.lock_bytes
+    }
+
+    /// Returns the position of the lock memory, which the host memory follows.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn verbs_at(&self) -> u64 {
+        LOCK_AT
+    }
+
+    /// Returns whether locks are whole words.
+    #[must_use]
+    pub fn has_whole_locks(&self) -> bool {
+        self.settings.whole_locks
     }
 
     /// Returns the position of `len` bytes at `at`, if they are in this server's memory.
@@ -538,6 +577,7 @@ mod tests {
             server: 3,
             lock_bytes: 4096,
             chunk_bytes: 4096,
+            whole_locks: false,
         };
         WordMemory::open(medium, settings, 7)
     }
@@ -613,9 +653,21 @@ mod tests {
         assert_eq!((again.generation(), again.floors().0[9]), (8, 4));
         assert_eq!(again.joined().0[1022], 6);
         let settings = MemorySettings {
+            whole_locks: true,
+            ..again.settings
+        };
+        let server = again.settings.server;
+        let other = WordMemory::open(again.medium, settings, 0);
+        assert!(matches!(
+            other,
+            Err(MemoryError::OtherLocks { are_whole: false })
+        ));
+        let again = memory(fresh().medium).unwrap();
+        let settings = MemorySettings {
             server: 1,
             ..again.settings
         };
+        assert_eq!(server, again.settings.server);
         let other = WordMemory::open(again.medium, settings, 0).err();
         let expected = MemoryError::Other {
             at: SERVER_AT.0,

@@ -21,7 +21,7 @@
 //! * `memory`: words, and the header of a memory server's medium. `sharing`: the part of it for processes of the same host.
 //! * `slots`: the fence of processes that execute verbs themselves ([`shm`](crate::shm)). `host_process`: such a process.
 //! * `redo`: the write that such a process executes, to be completed if it dies.
-//! * `admission`: the check before each batch.
+//! * `admission`: the check before each batch. `one_sided`, by the feature `libfabric`: the same for endpoints of libfabric.
 //! * `lease_manager`: leases of compute servers and members, on the lease server.
 //!
 //! # Invariants
@@ -82,6 +82,8 @@ mod admission;
 mod host_process;
 mod lease_manager;
 mod memory;
+#[cfg(feature = "libfabric")]
+mod one_sided;
 mod redo;
 mod sharing;
 mod slots;
@@ -102,6 +104,8 @@ use crate::wire::{
 };
 use admission::{Admission, FIRST_PROCESS};
 use lease_manager::LeaseManager;
+#[cfg(feature = "libfabric")]
+use one_sided::MappedService;
 use slots::CallerFence;
 
 pub(crate) use admission::{Caller, FIRST_ATTEMPT};
@@ -141,6 +145,8 @@ pub struct MemoryNode<M> {
     callers: CallerFence,
     /// File of the memory, if processes of this host may map it.
     path: Option<PathBuf>,
+    #[cfg(feature = "libfabric")]
+    libfabric: Option<MappedService<M>>,
     leases: LeaseSettings,
     batches: AtomicU64,
 }
@@ -158,6 +164,8 @@ impl<M: Medium> MemoryNode<M> {
             memory,
             callers: CallerFence::new(leases.compute / 4, None),
             path: None,
+            #[cfg(feature = "libfabric")]
+            libfabric: None,
             leases,
             batches: AtomicU64::new(0),
         }
@@ -191,6 +199,14 @@ impl<M: Medium> MemoryNode<M> {
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.batches.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether compute servers send their verbs over libfabric only.
+    pub(crate) fn is_one_sided(&self) -> bool {
+        #[cfg(feature = "libfabric")]
+        return self.libfabric.is_some();
+        #[cfg(not(feature = "libfabric"))]
+        false
     }
 
     pub(crate) fn leases(&self) -> LeaseSettings {

@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The way to a memory server. As text: `IP:PORT`, or `shm:PATH` for the file of a server of the same host.
+/// The way to a memory server. As text: `IP:PORT`, `shm:PATH` for the file of a server of the same host, or `libfabric:IP:PORT`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum ServerAddress {
     /// By TCP.
     Tcp(SocketAddr),
     /// By the file of its memory.
     Shm(PathBuf),
+    /// Over libfabric. The address is that of the server's socket, over which it tells the address of its endpoint.
+    Libfabric(SocketAddr),
 }
 
 /// A text that is no [`ServerAddress`].
@@ -23,7 +25,7 @@ impl fmt::Display for BadServerAddress {
         let text = &self.0;
         write!(
             f,
-            "{text:?} is no address of a memory server, expected IP:PORT or shm:PATH"
+            "{text:?} is no address of a memory server, expected IP:PORT, shm:PATH or libfabric:IP:PORT"
         )
     }
 }
@@ -31,12 +33,17 @@ impl fmt::Display for BadServerAddress {
 impl std::error::Error for BadServerAddress {}
 
 const SHM: &str = "shm:";
+const LIBFABRIC: &str = "libfabric:";
 
 impl FromStr for ServerAddress {
     type Err = BadServerAddress;
 
     fn from_str(text: &str) -> Result<ServerAddress, BadServerAddress> {
         let bad = || BadServerAddress(text.to_owned());
+        if let Some(address) = text.strip_prefix(LIBFABRIC) {
+            let address = address.parse().map(ServerAddress::Libfabric);
+            return address.map_err(|_| bad());
+        }
         match text.strip_prefix(SHM) {
             Some("") => Err(bad()),
             Some(path) => Ok(ServerAddress::Shm(path.into())),
@@ -50,6 +57,7 @@ impl fmt::Display for ServerAddress {
         match self {
             ServerAddress::Tcp(address) => address.fmt(f),
             ServerAddress::Shm(path) => write!(f, "{SHM}{}", path.display()),
+            ServerAddress::Libfabric(address) => write!(f, "{LIBFABRIC}{address}"),
         }
     }
 }
@@ -66,13 +74,32 @@ mod tests {
 
     #[test]
     fn an_address_is_a_socket_or_a_file() {
-        for text in ["127.0.0.1:7411", "[::1]:9", "shm:/dev/shm/memory0", "shm:m"] {
+        let texts = [
+            "127.0.0.1:7411",
+            "[::1]:9",
+            "shm:/dev/shm/memory0",
+            "shm:m",
+            "libfabric:127.0.0.1:7411",
+        ];
+        for text in texts {
             let address: ServerAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
         }
-        for text in ["", "shm:", "/dev/shm/memory0", "127.0.0.1", "host:1"] {
+        for text in [
+            "",
+            "shm:",
+            "/dev/shm/memory0",
+            "127.0.0.1",
+            "host:1",
+            "libfabric:",
+            "libfabric:/m",
+        ] {
             let error = text.parse::<ServerAddress>().unwrap_err();
-            assert!(error.to_string().contains("expected IP:PORT or shm:PATH"));
+            assert!(
+                error
+                    .to_string()
+                    .contains("expected IP:PORT, shm:PATH or libfabric:IP:PORT")
+            );
         }
     }
 }

@@ -12,6 +12,7 @@ use crossbeam_utils::CachePadded;
 use farbank_pm::PersistCtx;
 
 use super::attachment::{Attachment, VerbOutcome};
+use super::remote::RemoteFabric;
 use super::{ServerAddress, ShmConnectError};
 use crate::fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
 use crate::server::{CallerSlot, HostProcess, MAPPED_MAX, RedoFile, SLOT_PARTS};
@@ -89,12 +90,14 @@ struct ShmState {
 
 struct ShmShared {
     control: TcpFabric,
+    /// The way to servers that are not mapped.
+    remote: RemoteFabric,
     mappings: Arc<ProcessMappings>,
     state: RefCell<ShmState>,
 }
 
 /// The access of one thread of a compute process to memory servers: to those of its host by shared memory, if their files
-/// are given, and to others by TCP. Clones share the connections and mappings. See [`TcpFabric`] about errors.
+/// are given, and to others by TCP; or to all over libfabric. Clones share the connections and mappings. See [`TcpFabric`] about errors.
 #[derive(Clone)]
 pub struct ShmFabric(Rc<ShmShared>);
 
@@ -115,10 +118,16 @@ impl ShmFabric {
             .servers
             .iter()
             .map(|server| match server {
-                ServerAddress::Tcp(_) => Ok(None),
+                ServerAddress::Tcp(_) | ServerAddress::Libfabric(_) => Ok(None),
                 ServerAddress::Shm(path) => Attachment::open(path).map(Some),
             })
             .collect::<Result<_, _>>()?;
+        let by_libfabric = settings.servers.iter();
+        let is_libfabric = |server: &ServerAddress| matches!(server, ServerAddress::Libfabric(_));
+        let by_libfabric = by_libfabric.filter(|server| is_libfabric(server)).count();
+        if by_libfabric != 0 && by_libfabric != attachments.len() {
+            return Err(ShmConnectError::MixedLibfabric);
+        }
         let is_mapped = attachments.iter().any(Option::is_some);
         if is_mapped && attachments[usize::from(LEASE_SERVER)].is_none() {
             return Err(ShmConnectError::LeaseServerByTcp);
@@ -129,7 +138,7 @@ impl ShmFabric {
         }
         let addresses = settings.servers.iter().zip(&attachments);
         let addresses = addresses.filter_map(|(server, attachment)| match (server, attachment) {
-            (ServerAddress::Tcp(address), _) => Some(*address),
+            (ServerAddress::Tcp(address) | ServerAddress::Libfabric(address), _) => Some(*address),
             (_, Some(attachment)) => Some(attachment.control),
             (ServerAddress::Shm(_), None) => None,
         });
@@ -139,7 +148,8 @@ impl ShmFabric {
             key: settings.key,
             timeout: settings.timeout,
         };
-        let control = TcpFabric::connect(reactor, control)?;
+        let remote = RemoteFabric::connect(reactor, control, by_libfabric > 0)?;
+        let control = &remote.control;
         for (number, (server, attachment)) in settings.servers.iter().zip(&attachments).enumerate()
         {
             let (ServerAddress::Shm(path), Some(attachment)) = (server, attachment) else {
@@ -152,12 +162,12 @@ impl ShmFabric {
             }
         }
         let own = match attachments.first() {
-            Some(Some(lease_server)) => take_slots(lease_server, &control)?,
+            Some(Some(lease_server)) => take_slots(lease_server, control)?,
             _ => Vec::new(),
         };
         let mappings = Arc::new(ProcessMappings { attachments, own });
         mappings.begin_thread(control.thread())?;
-        Ok(ShmFabric::new(control, mappings))
+        Ok(ShmFabric::new(remote, mappings))
     }
 
     /// Connects another thread of a process, in the process's epoch and on its mappings.
@@ -168,15 +178,16 @@ impl ShmFabric {
         reactor: &Reactor,
         membership: &ShmMembership,
     ) -> Result<ShmFabric, ShmConnectError> {
-        let control = TcpFabric::connect_thread(reactor, &membership.control)?;
+        let remote = RemoteFabric::connect_thread(reactor, &membership.control)?;
         let mappings = Arc::clone(&membership.mappings);
-        mappings.begin_thread(control.thread())?;
-        Ok(ShmFabric::new(control, mappings))
+        mappings.begin_thread(remote.control.thread())?;
+        Ok(ShmFabric::new(remote, mappings))
     }
 
-    fn new(control: TcpFabric, mappings: Arc<ProcessMappings>) -> ShmFabric {
+    fn new(remote: RemoteFabric, mappings: Arc<ProcessMappings>) -> ShmFabric {
         ShmFabric(Rc::new(ShmShared {
-            control,
+            control: remote.control.clone(),
+            remote,
             mappings,
             state: RefCell::new(ShmState {
                 ctx: PersistCtx::new(0),
@@ -216,6 +227,12 @@ impl ShmFabric {
     #[must_use]
     pub fn server_info(&self, server: u16) -> ServerInfo {
         self.0.control.server_info(server)
+    }
+
+    /// Returns the length of the longest write of which a compute server that dies leaves nothing or all, in bytes. `None`: of all.
+    #[must_use]
+    pub fn whole_write_bytes_max(&self) -> Option<usize> {
+        self.0.remote.whole_write_bytes_max()
     }
 
     /// Leaves the epoch. See [`TcpFabric::leave`].
@@ -368,7 +385,7 @@ impl Fabric for ShmFabric {
     }
 
     fn caps(&self, server: u16) -> FabricCaps {
-        self.0.control.caps(server)
+        self.0.remote.caps(server)
     }
 
     fn batch(
@@ -381,7 +398,7 @@ impl Fabric for ShmFabric {
             "a batch must have verbs on server {server} only: {verbs:?}"
         );
         let executed = self.0.execute(server, verbs);
-        let sent = executed.map_err(|verbs| self.0.control.batch(server, verbs));
+        let sent = executed.map_err(|verbs| self.0.remote.batch(server, verbs));
         let is_turn = matches!(&sent, Ok(batch) if batch.is_turn);
         let turn = is_turn.then(|| self.reactor().yield_now());
         async move {

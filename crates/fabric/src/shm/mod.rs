@@ -15,9 +15,9 @@
 //! server's socket, on which a compute process joins, renews its lease and allocates chunks. Decision 022 has the reasons.
 //!
 //! # Files
-//! * `address`: [`ServerAddress`], a socket or a file.
+//! * `address`: [`ServerAddress`], a socket, a file, or a socket of a server whose verbs arrive over libfabric.
 //! * `attachment`: the mapping of one server's memory, and the verbs on it.
-//! * `fabric`: [`ShmFabric`].
+//! * `fabric`: [`ShmFabric`]. `remote`: the way to servers that are not mapped, TCP or libfabric.
 //!
 //! # Invariants
 //! These refine FABRIC-1 to FABRIC-4 of [`Fabric`](crate::Fabric), together with those of [`server`](crate::server).
@@ -59,6 +59,7 @@
 mod address;
 mod attachment;
 mod fabric;
+mod remote;
 
 use std::fmt;
 use std::io;
@@ -69,6 +70,8 @@ use farbank_pm::media::OpenError;
 pub use address::{BadServerAddress, ServerAddress};
 pub use fabric::{ShmFabric, ShmMembership, ShmSettings};
 
+#[cfg(feature = "libfabric")]
+use crate::libfabric::{LibfabricConnectError, LibfabricError};
 use crate::server::MemoryError;
 use crate::tcp::ConnectError;
 
@@ -94,6 +97,13 @@ pub enum ShmConnectError {
     LeaseServerByTcp,
     /// This process cannot be identified.
     Process(io::Error),
+    /// Some servers were given by libfabric and others were not.
+    MixedLibfabric,
+    /// A server was given by libfabric, and the program was built without the feature `libfabric`.
+    WithoutLibfabric,
+    /// libfabric cannot be used.
+    #[cfg(feature = "libfabric")]
+    Libfabric(LibfabricError),
 }
 
 impl fmt::Display for ShmConnectError {
@@ -129,6 +139,14 @@ impl fmt::Display for ShmConnectError {
                 "memory server 0 must be given by its file (shm:PATH) if another server is",
             ),
             ShmConnectError::Process(error) => write!(f, "cannot read /proc/self/stat: {error}"),
+            ShmConnectError::MixedLibfabric => {
+                f.write_str("either all memory servers must be given as libfabric:IP:PORT, or none")
+            }
+            ShmConnectError::WithoutLibfabric => f.write_str(
+                "this program was built without libfabric: build it with `--features libfabric`",
+            ),
+            #[cfg(feature = "libfabric")]
+            ShmConnectError::Libfabric(error) => error.fmt(f),
         }
     }
 }
@@ -140,7 +158,19 @@ impl std::error::Error for ShmConnectError {
             ShmConnectError::Open(error) => Some(error),
             ShmConnectError::Memory(_, error) => Some(error),
             ShmConnectError::Process(error) => Some(error),
+            #[cfg(feature = "libfabric")]
+            ShmConnectError::Libfabric(error) => Some(error),
             _ => None,
+        }
+    }
+}
+
+#[cfg(feature = "libfabric")]
+impl From<LibfabricConnectError> for ShmConnectError {
+    fn from(error: LibfabricConnectError) -> ShmConnectError {
+        match error {
+            LibfabricConnectError::Connect(error) => ShmConnectError::Connect(error),
+            LibfabricConnectError::Library(error) => ShmConnectError::Libfabric(error),
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
-use std::net::{SocketAddr, TcpStream};
+#[cfg(feature = "libfabric")]
+use std::net::SocketAddr;
+use std::net::TcpStream;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -16,30 +18,17 @@ use mio::Interest;
 
 use super::ConnectError;
 use super::buffer::InputBuffer;
-use super::handshake::{FrameStream, StreamError, connect, nonce};
+use super::handshake::{FrameStream, StreamError};
 use super::link::{LinkState, ServerLink};
+use super::membership::{Membership, MembershipState, TcpSettings, connect_to, join, prepare_all};
 use super::reactor::{EventSource, Reactor, WakeQueue};
 use crate::fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
-use crate::server::{Caller, FIRST_ATTEMPT};
+use crate::server::Caller;
 use crate::service::{LEASE_SERVER, ServiceRequest, ServiceResponse};
 use crate::wire::{
-    ANY_COMPUTE, Challenge, Failure, Frame, FrameKind, Hello, Refusal, Role, SharedKey, WireError,
-    decode_failure, decode_response, decode_results, encode_batch, encode_call,
+    Challenge, Failure, Frame, FrameKind, Refusal, Role, WireError, decode_failure,
+    decode_response, decode_results, encode_batch, encode_call,
 };
-
-/// The settings of a [`TcpFabric`].
-#[derive(Clone, Debug)]
-pub struct TcpSettings {
-    /// Addresses of all memory servers, in the order of their numbers. The first is the lease server.
-    pub servers: Vec<SocketAddr>,
-    /// Number of the compute server, below 1023. No other process may use it at the same time: a join ends the earlier
-    /// epochs of the number. `None`: the lease server selects a number that is not in use.
-    pub compute: Option<u16>,
-    /// The key that all servers of the cluster share.
-    pub key: SharedKey,
-    /// Time after which a request to a server that does not answer fails with [`FabricError::Timeout`].
-    pub timeout: Duration,
-}
 
 /// A request that was posted.
 struct PendingRequest {
@@ -85,44 +74,6 @@ struct FabricState {
     next_id: u64,
 }
 
-/// A process of a compute server in one epoch, which [`TcpFabric::connect`] has begun. Its other threads get fabrics by
-/// [`TcpFabric::connect_thread`]. They share the epoch and its lease.
-#[derive(Clone)]
-pub struct Membership(Arc<MembershipState>);
-
-struct MembershipState {
-    settings: TcpSettings,
-    /// The first thread.
-    first: Caller,
-    /// Generations of the memory servers.
-    generations: Vec<u64>,
-    /// Threads that have a number.
-    threads: AtomicU16,
-    /// Whether a server has said that the epoch has ended, or the process has left it.
-    is_fenced: AtomicBool,
-}
-
-impl Membership {
-    /// Returns the caller of the next thread.
-    fn next_thread(&self) -> Result<Caller, ConnectError> {
-        let thread = self.0.threads.fetch_add(1, Ordering::Relaxed);
-        match u8::try_from(thread) {
-            Ok(thread) => Ok(Caller {
-                thread,
-                attempt: FIRST_ATTEMPT,
-                ..self.0.first
-            }),
-            Err(_) => {
-                self.0.threads.store(THREADS_MAX, Ordering::Relaxed);
-                Err(ConnectError::Threads)
-            }
-        }
-    }
-}
-
-/// Fabrics of one process in one epoch.
-const THREADS_MAX: u16 = 256;
-
 struct FabricShared {
     reactor: Reactor,
     /// Number of this source of events in the reactor.
@@ -147,6 +98,17 @@ impl TcpFabric {
     /// # Errors
     /// A server is not reachable, has another key or number, or the compute server's epochs are used up.
     pub fn connect(reactor: &Reactor, settings: TcpSettings) -> Result<TcpFabric, ConnectError> {
+        let connected = TcpFabric::connect_as(reactor, settings, Role::Compute, |_| Ok(()))?;
+        Ok(connected.0)
+    }
+
+    /// Like [`TcpFabric::connect`], as `role`. Prepares each connection by `prepare`, and returns the results, too.
+    pub(super) fn connect_as<T>(
+        reactor: &Reactor,
+        settings: TcpSettings,
+        role: Role,
+        prepare: impl Fn(&mut FrameStream) -> Result<T, StreamError>,
+    ) -> Result<(TcpFabric, Vec<T>), ConnectError> {
         /// Attempts to join. A lease server that has lost its memory learns from the members which epochs have ended.
         const JOINS_MAX: u32 = 8;
         let count = settings.servers.len();
@@ -155,9 +117,9 @@ impl TcpFabric {
         }
         let mut joins = 0;
         loop {
-            let joined = join(&settings)?;
+            let joined = join(&settings, role)?;
             let connected: Result<Vec<_>, _> = (0..settings.servers.len())
-                .map(|server| connect_to(&settings, server as u16, joined, None))
+                .map(|server| connect_to(&settings, server as u16, (role, joined), None))
                 .collect();
             joins += 1;
             if matches!(connected, Err(ConnectError::Refused(_, Refusal::Fenced)))
@@ -166,16 +128,19 @@ impl TcpFabric {
                 thread::sleep(settings.timeout / 16);
                 continue;
             }
-            let connected = connected?;
+            let mut connected = connected?;
+            let prepared = prepare_all(&settings, &mut connected, &prepare)?;
             let generations = connected.iter().map(|(_, challenge)| challenge.generation);
             let membership = Membership(Arc::new(MembershipState {
                 generations: generations.collect(),
                 settings,
+                role,
                 first: joined,
                 threads: AtomicU16::new(1),
                 is_fenced: AtomicBool::new(false),
             }));
-            return Ok(TcpFabric::start(reactor, membership, joined, connected));
+            let fabric = TcpFabric::start(reactor, membership, joined, connected);
+            return Ok((fabric, prepared));
         }
     }
 
@@ -187,15 +152,27 @@ impl TcpFabric {
         reactor: &Reactor,
         membership: &Membership,
     ) -> Result<TcpFabric, ConnectError> {
+        Ok(TcpFabric::connect_thread_as(reactor, membership, |_| Ok(()))?.0)
+    }
+
+    /// Like [`TcpFabric::connect_thread`]. Prepares each connection by `prepare`, and returns the results, too.
+    pub(super) fn connect_thread_as<T>(
+        reactor: &Reactor,
+        membership: &Membership,
+        prepare: impl Fn(&mut FrameStream) -> Result<T, StreamError>,
+    ) -> Result<(TcpFabric, Vec<T>), ConnectError> {
         let caller = membership.next_thread()?;
         let generations = membership.0.generations.iter().enumerate();
         let connected = generations.map(|(server, generation)| {
             let settings = &membership.0.settings;
-            connect_to(settings, server as u16, caller, Some(*generation))
+            let role = membership.0.role;
+            connect_to(settings, server as u16, (role, caller), Some(*generation))
         });
-        let connected = connected.collect::<Result<_, _>>()?;
+        let mut connected = connected.collect::<Result<Vec<_>, _>>()?;
+        let prepared = prepare_all(&membership.0.settings, &mut connected, &prepare)?;
         let membership = membership.clone();
-        Ok(TcpFabric::start(reactor, membership, caller, connected))
+        let fabric = TcpFabric::start(reactor, membership, caller, connected);
+        Ok((fabric, prepared))
     }
 
     fn start(
@@ -280,6 +257,30 @@ impl TcpFabric {
         }
     }
 
+    /// Returns the address of `server`.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn address(&self, server: u16) -> SocketAddr {
+        self.0.membership.0.settings.servers[usize::from(server)]
+    }
+
+    /// Returns the time after which a request fails.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn timeout(&self) -> Duration {
+        self.0.membership.0.settings.timeout
+    }
+
+    /// Returns the error with which all requests to `server` fail, if they do.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn lost(&self, server: u16) -> Option<FabricError> {
+        if self.0.is_fenced() {
+            return Some(FabricError::Fenced);
+        }
+        match self.0.state.borrow().links[usize::from(server)].state {
+            LinkState::Lost(error) => Some(error),
+            LinkState::Connecting | LinkState::Connected(_) => None,
+        }
+    }
+
     /// Returns whether verbs for `server` that are executed in another way follow all that this fabric has posted (FABRIC-2), and
     /// the server is connected and has not ended the epoch.
     pub(crate) fn is_idle(&self, server: u16) -> bool {
@@ -342,64 +343,6 @@ pub struct ServerInfo {
     pub lock_bytes: u64,
 }
 
-/// Connects to `server` as `caller`, if it has `generation`.
-fn connect_to(
-    settings: &TcpSettings,
-    server: u16,
-    caller: Caller,
-    generation: Option<u64>,
-) -> Result<(FrameStream, Challenge), ConnectError> {
-    let address = settings.servers[usize::from(server)];
-    let hello = Hello {
-        role: Role::Compute,
-        server,
-        number: caller.compute,
-        epoch: caller.epoch,
-        process: caller.process,
-        thread: caller.thread,
-        attempt: caller.attempt,
-        nonce: nonce().map_err(|error| ConnectError::Io(address, error))?,
-    };
-    let connected = connect(address, settings.timeout, &settings.key, &hello, generation);
-    connected.map_err(|error| error.at(address))
-}
-
-/// Begins a new epoch of the compute server, or continues one that was left. Returns its first connection.
-fn join(settings: &TcpSettings) -> Result<Caller, ConnectError> {
-    let address = settings.servers[usize::from(LEASE_SERVER)];
-    let joining = Caller {
-        compute: settings.compute.unwrap_or(ANY_COMPUTE),
-        epoch: 0,
-        process: 0,
-        thread: 0,
-        attempt: 0,
-    };
-    let (mut stream, _) = connect_to(settings, LEASE_SERVER, joining, None)?;
-    let mut out = Vec::new();
-    encode_call(1, ServiceRequest::Join, &mut out);
-    let sent = stream.send(&out).map_err(StreamError::Io);
-    let answered = sent.and_then(|()| {
-        stream.receive(|frame| Ok(decode_response(frame.expect(FrameKind::Response)?)?))
-    });
-    match answered.map_err(|error| error.at(address))? {
-        ServiceResponse::Joined {
-            compute,
-            epoch,
-            process,
-        } => Ok(Caller {
-            compute,
-            epoch,
-            process,
-            thread: 0,
-            attempt: FIRST_ATTEMPT,
-        }),
-        _ => Err(match settings.compute {
-            Some(compute) => ConnectError::EpochsUsed { compute },
-            None => ConnectError::NoNumber,
-        }),
-    }
-}
-
 impl FabricShared {
     fn is_fenced(&self) -> bool {
         self.membership.0.is_fenced.load(Ordering::SeqCst)
@@ -445,10 +388,16 @@ impl FabricShared {
         // The thread numbers its attempts from here. A server may have admitted an attempt that seems to have failed.
         link.attempt += ATTEMPTS_MAX;
         let (attempt, generation) = (link.attempt, link.challenge.generation);
+        if self.membership.0.role == Role::OneSided {
+            // The memory server has closed the endpoint with the connection.
+            let lost = FabricError::Timeout { server };
+            let ended = link.close(LinkState::Lost(lost));
+            return state.end_all(ended, lost);
+        }
         let ended = link.close(LinkState::Connecting);
         state.end_all(ended, FabricError::Timeout { server });
         let settings = self.membership.0.settings.clone();
-        let first = self.caller;
+        let (role, first) = (self.membership.0.role, self.caller);
         let connector = Arc::clone(&self.connector);
         let run = move || {
             let connect = |tries| {
@@ -456,7 +405,7 @@ impl FabricShared {
                     attempt: attempt + tries,
                     ..first
                 };
-                connect_to(&settings, server, caller, Some(generation))
+                connect_to(&settings, server, (role, caller), Some(generation))
             };
             if let Some(made) = connect_again(&connector, connect) {
                 connector.put((number, made));
@@ -500,6 +449,8 @@ impl FabricShared {
     }
 }
 
+/// Number of the failure with which a memory server closes the endpoint of a connection. No request has it.
+const ENDPOINT_ENDED: u64 = 0;
 /// Maximum attempts of one thread to connect: enough for years.
 const ATTEMPTS_MAX: u64 = 1 << 32;
 
@@ -609,6 +560,9 @@ impl EventSource for FabricShared {
         let received = link.receive(|frame| {
             // The future of a request that has no entry was dropped.
             let Some(request) = requests.get_mut(&frame.id) else {
+                is_fenced |= frame.id == ENDPOINT_ENDED
+                    && frame.kind == FrameKind::Failure
+                    && decode_failure(frame.body)? == Failure::Fenced;
                 return Ok(());
             };
             request.answer(frame)?;

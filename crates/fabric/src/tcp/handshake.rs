@@ -23,6 +23,9 @@ pub(super) enum StreamError {
     Refused(Refusal),
     /// The server has another generation than expected.
     OtherGeneration,
+    /// The server could not open an endpoint of libfabric.
+    #[cfg(feature = "libfabric")]
+    NoEndpoint,
 }
 
 impl From<io::Error> for StreamError {
@@ -45,6 +48,8 @@ impl StreamError {
             StreamError::BadKey => ConnectError::BadKey(address),
             StreamError::Refused(refusal) => ConnectError::Refused(address, refusal),
             StreamError::OtherGeneration => ConnectError::OtherGeneration(address),
+            #[cfg(feature = "libfabric")]
+            StreamError::NoEndpoint => ConnectError::NoEndpoint(address),
         }
     }
 }

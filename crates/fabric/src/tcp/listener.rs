@@ -11,13 +11,15 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::WaitMode;
 use super::buffer::InputBuffer;
+use super::execution::execute;
 use super::handshake::{FrameStream, HANDSHAKE_TIMEOUT, StreamError, accept, nonce};
 use super::member;
+#[cfg(feature = "libfabric")]
+use super::one_sided;
 use super::sockets::OpenSockets;
 use crate::server::{Caller, MemoryNode};
 use crate::wire::{
-    BatchReader, Challenge, FRAME_BYTES_MAX, Frame, FrameKind, Hello, Refusal, Report, Role,
-    SharedKey, WireError, decode_call, encode_failure, encode_refusal, encode_response, put_frame,
+    Challenge, FRAME_BYTES_MAX, FrameKind, Hello, Refusal, Report, Role, SharedKey, encode_refusal,
 };
 
 /// Maximum time for which a server waits until a client takes its results.
@@ -176,7 +178,9 @@ fn serve<M: Medium>(
     };
     let mut ctx = PersistCtx::new(0);
     let admit = |hello: &Hello| match hello.role {
-        Role::Compute => node.connect(&mut ctx, caller_of(hello)),
+        Role::Compute if node.is_one_sided() => Err(Refusal::NeedsLibfabric),
+        Role::OneSided if !node.is_one_sided() => Err(Refusal::NoLibfabric),
+        Role::Compute | Role::OneSided => node.connect(&mut ctx, caller_of(hello)),
         Role::Member => node.admit_member(hello.number),
     };
     let hello = accept(&mut stream, &settings.key, &challenge, admit)?;
@@ -189,6 +193,10 @@ fn serve<M: Medium>(
         return serve_member(node, stream, hello.number);
     }
     let (socket, input) = stream.into_parts();
+    #[cfg(feature = "libfabric")]
+    if hello.role == Role::OneSided && hello.epoch > 0 {
+        return one_sided::serve(node, &caller_of(&hello), (socket, input), settings.wait);
+    }
     let mut requests = RequestLoop {
         node,
         caller: caller_of(&hello),
@@ -267,41 +275,6 @@ impl<M: Medium> RequestLoop<'_, M> {
         self.out.clear();
         Ok(())
     }
-}
-
-/// Executes one request and appends its response to `out`.
-fn execute<M: Medium>(
-    node: &MemoryNode<M>,
-    caller: &Caller,
-    ctx: &mut PersistCtx,
-    frame: Frame<'_>,
-    out: &mut Vec<u8>,
-) -> Result<(), WireError> {
-    match frame.kind {
-        FrameKind::Batch => {
-            let batch = BatchReader::new(frame.body)?;
-            let start = out.len();
-            let mut done = Ok(Ok(()));
-            put_frame(out, FrameKind::Results, frame.id, |out| {
-                done = node.batch(ctx, caller, batch, out);
-            });
-            if let Err(failure) = done? {
-                out.truncate(start);
-                encode_failure(frame.id, failure, out);
-            }
-        }
-        FrameKind::Call => match node.call(ctx, caller, decode_call(frame.body)?) {
-            Ok(response) => encode_response(frame.id, response, out),
-            Err(failure) => encode_failure(frame.id, failure, out),
-        },
-        kind => {
-            return Err(WireError::Field {
-                name: "kind",
-                found: kind as u64,
-            });
-        }
-    }
-    Ok(())
 }
 
 /// A non-blocking socket whose reads and writes poll.

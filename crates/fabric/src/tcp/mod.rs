@@ -19,8 +19,10 @@
 //!
 //! # Files
 //! * `reactor`: the executor of a compute server's clients: futures, timers, sockets.
-//! * `client`: [`TcpFabric`]. `link`: its connection to one memory server.
-//! * `listener`: [`TcpServer`]. `sockets`: its open sockets. `member`: its reports to the lease server.
+//! * `client`: [`TcpFabric`]. `membership`: its process in one epoch. `link`: its connection to one memory server.
+//! * `listener`: [`TcpServer`]. `sockets`: its open sockets. `execution`: requests. `member`: its reports to the lease server.
+//! * `one_sided` and `endpoints`, by the feature `libfabric`: the server's thread and the client's side of a connection whose verbs
+//!   go to an endpoint.
 //! * `handshake`: both sides of the handshake. `buffer`: received bytes and the frames in them.
 //!
 //! # Invariants
@@ -52,10 +54,16 @@
 
 mod buffer;
 mod client;
+#[cfg(feature = "libfabric")]
+mod endpoints;
+mod execution;
 mod handshake;
 mod link;
 mod listener;
 mod member;
+mod membership;
+#[cfg(feature = "libfabric")]
+mod one_sided;
 mod reactor;
 mod sockets;
 #[cfg(test)]
@@ -65,8 +73,11 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-pub use client::{Membership, ServerInfo, TcpFabric, TcpSettings};
+pub use client::{ServerInfo, TcpFabric};
 pub use listener::{TcpServer, TcpServerSettings};
+pub use membership::{Membership, TcpSettings};
+#[cfg(feature = "libfabric")]
+pub(crate) use reactor::EventSource;
 pub use reactor::{Reactor, TaskHandle};
 
 use crate::wire::WireError;
@@ -97,6 +108,8 @@ pub enum ConnectError {
     Refused(SocketAddr, Refusal),
     /// The server has restarted since the fabric connected.
     OtherGeneration(SocketAddr),
+    /// The server could not open an endpoint of libfabric.
+    NoEndpoint(SocketAddr),
     /// The compute server has used all its epochs; use another number.
     EpochsUsed {
         /// The compute server.
@@ -128,6 +141,10 @@ impl fmt::Display for ConnectError {
                     "memory server at {at}: it has restarted in another generation"
                 )
             }
+            ConnectError::NoEndpoint(at) => write!(
+                f,
+                "memory server at {at}: libfabric has no resources for another endpoint, for example file descriptors"
+            ),
             ConnectError::EpochsUsed { compute } => write!(
                 f,
                 "compute server {compute} has used all its epochs: connect under another number"

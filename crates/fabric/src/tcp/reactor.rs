@@ -35,7 +35,7 @@ const MAIN_TASK: usize = usize::MAX;
 const SOURCE_SOCKETS: usize = 1 << 16;
 
 /// Something with sockets that a reactor drives.
-pub(super) trait EventSource {
+pub(crate) trait EventSource {
     /// Sends what was posted, before the reactor waits. Returns the time of the next deadline.
     fn before_wait(&self, now: Nanos) -> Option<Nanos>;
 
@@ -354,7 +354,7 @@ impl Reactor {
     }
 
     /// Registers a source. Returns its number.
-    pub(super) fn add_source(&self, source: Weak<dyn EventSource>) -> usize {
+    pub(crate) fn add_source(&self, source: Weak<dyn EventSource>) -> usize {
         let mut sources = self.0.sources.borrow_mut();
         // A number is reused when its source has ended, and with it all its sockets.
         let free = sources.iter().position(|other| other.strong_count() == 0);
@@ -371,7 +371,7 @@ impl Reactor {
     }
 
     /// Returns the registry of sockets, and the token of socket `socket` of source `source`.
-    pub(super) fn socket_token(&self, source: usize, socket: usize) -> (&Registry, Token) {
+    pub(crate) fn socket_token(&self, source: usize, socket: usize) -> (&Registry, Token) {
         let token = Token(source * SOURCE_SOCKETS + socket);
         (&self.0.registry, token)
     }

@@ -85,11 +85,18 @@ impl ProofOf {
 
 /// What the sender of a [`Hello`] is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub(crate) enum Role {
     /// A compute server. In epoch 0 it may only join.
     Compute,
     /// A memory server that reports to the lease server.
     Member,
+    /// A compute server that sends its verbs by an endpoint of libfabric, and only calls over the connection.
+    OneSided,
+}
+
+impl Role {
+    const ALL: [Role; 3] = [Role::Compute, Role::Member, Role::OneSided];
 }
 
 /// The first frame of a connection.
@@ -116,7 +123,7 @@ impl Hello {
         put_frame(out, FrameKind::Hello, 0, |out| {
             out.extend(MAGIC);
             out.extend(VERSION.to_le_bytes());
-            out.extend([u8::from(self.role == Role::Member), self.epoch]);
+            out.extend([self.role as u8, self.epoch]);
             out.extend(self.server.to_le_bytes());
             out.extend(self.number.to_le_bytes());
             out.extend(self.process.to_le_bytes());
@@ -129,16 +136,12 @@ impl Hello {
     pub(crate) fn decode(body: &[u8]) -> Result<Hello, WireError> {
         let mut fields = BodyReader::new(body);
         check_version(&mut fields)?;
-        let role = match fields.u8()? {
-            0 => Role::Compute,
-            1 => Role::Member,
-            role => {
-                return Err(WireError::Field {
-                    name: "role",
-                    found: role.into(),
-                });
-            }
-        };
+        let role = fields.u8()?;
+        let known = Role::ALL.into_iter().find(|known| *known as u8 == role);
+        let role = known.ok_or(WireError::Field {
+            name: "role",
+            found: role.into(),
+        })?;
         let epoch = fields.u8()?;
         let hello = Hello {
             role,
@@ -262,10 +265,14 @@ pub enum Refusal {
     BadNumber = 6,
     /// The server manages no leases.
     NotLeaseServer = 7,
+    /// The server serves its memory over libfabric only.
+    NeedsLibfabric = 8,
+    /// The server does not serve its memory over libfabric.
+    NoLibfabric = 9,
 }
 
 impl Refusal {
-    const ALL: [Refusal; 7] = [
+    const ALL: [Refusal; 9] = [
         Refusal::BadKey,
         Refusal::WrongServer,
         Refusal::Fenced,
@@ -273,6 +280,8 @@ impl Refusal {
         Refusal::TooManyConnections,
         Refusal::BadNumber,
         Refusal::NotLeaseServer,
+        Refusal::NeedsLibfabric,
+        Refusal::NoLibfabric,
     ];
 }
 
@@ -286,6 +295,12 @@ impl fmt::Display for Refusal {
             Refusal::TooManyConnections => "the memory server has no free connection",
             Refusal::BadNumber => "the number of this server is too large",
             Refusal::NotLeaseServer => "the server manages no leases",
+            Refusal::NeedsLibfabric => {
+                "the server was started with --fabric libfabric: use the address libfabric:IP:PORT"
+            }
+            Refusal::NoLibfabric => {
+                "the server was started without --fabric libfabric: use the address IP:PORT"
+            }
         })
     }
 }

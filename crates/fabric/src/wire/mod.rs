@@ -15,10 +15,13 @@
 //!                                                ◀─ error                 Failure, to a batch or a call
 //!   memory server (member)                          lease server
 //!     Report     its floors of epochs ─▶         ◀─ all floors            Grant
+//!   compute server, for verbs over libfabric        memory server
+//!     OpenEndpoint ─▶                            ◀─ its address and key   Endpoint
 //! ```
 //!
 //! * `auth`: the shared key, and the frames of the handshake.
 //! * `verbs`: batches and their results. `requests`: calls, responses, reports and grants.
+//! * `endpoint`: endpoints of libfabric.
 //!
 //! # Invariants
 //! WIRE-1  No sequence of bytes makes a decoder panic, or allocate more than the frame's length. A frame is at most
@@ -33,6 +36,8 @@
 //! their own: a machine on their path can change them. Use a trusted network or a tunnel.
 
 mod auth;
+#[cfg(feature = "libfabric")]
+mod endpoint;
 mod requests;
 mod verbs;
 
@@ -43,6 +48,8 @@ pub(crate) use auth::{
     encode_refusal, encode_welcome,
 };
 pub use auth::{KEY_BYTES_MIN, Refusal, SharedKey};
+#[cfg(feature = "libfabric")]
+pub(crate) use endpoint::EndpointName;
 pub(crate) use requests::{
     ANY_COMPUTE, FLOORS, Failure, Floors, Grant, Report, decode_call, decode_failure,
     decode_response, encode_call, encode_failure, encode_response,
@@ -74,10 +81,12 @@ pub(crate) enum FrameKind {
     Failure = 20,
     Report = 32,
     Grant = 33,
+    OpenEndpoint = 48,
+    Endpoint = 49,
 }
 
 impl FrameKind {
-    const ALL: [FrameKind; 12] = [
+    const ALL: [FrameKind; 14] = [
         FrameKind::Hello,
         FrameKind::Challenge,
         FrameKind::Proof,
@@ -90,6 +99,8 @@ impl FrameKind {
         FrameKind::Failure,
         FrameKind::Report,
         FrameKind::Grant,
+        FrameKind::OpenEndpoint,
+        FrameKind::Endpoint,
     ];
 
     fn of(byte: u8) -> Option<FrameKind> {

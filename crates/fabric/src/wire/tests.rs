@@ -29,6 +29,14 @@ fn decodes(bytes: &[u8]) -> bool {
         FrameKind::Failure => decode_failure(body).map(drop),
         FrameKind::Report => Report::decode(body).map(drop),
         FrameKind::Grant => Grant::decode(body).map(drop),
+        FrameKind::OpenEndpoint => match body.is_empty() {
+            true => Ok(()),
+            false => Err(WireError::LeftOver),
+        },
+        #[cfg(feature = "libfabric")]
+        FrameKind::Endpoint => super::EndpointName::decode(body).map(drop),
+        #[cfg(not(feature = "libfabric"))]
+        FrameKind::Endpoint => Ok(()),
     };
     decoded.is_ok()
 }

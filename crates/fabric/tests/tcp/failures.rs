@@ -226,7 +226,7 @@ fn a_dropped_future_does_not_disturb_the_requests_behind_it() {
 /// TCP-2, TCP-3: each request executes at most once, and those that succeed exactly once, in order.
 #[test]
 fn requests_on_connections_that_break_execute_at_most_once() {
-    const CUTS: usize = 12;
+    const CUTS: usize = 6;
     let cluster = Cluster::new(1);
     let proxy = Proxy::new(cluster.addresses[0]);
     let reactor = Reactor::new(WaitMode::Block).unwrap();

@@ -111,7 +111,7 @@ impl<M: Medium> Engine<M> {
 
 #[cfg(test)]
 mod tests {
-    use farbank_pm::media::Mapped;
+    use farbank_pm::sim::{Persistency, Sim};
     use farbank_pm::sync::atomic::Ordering::Relaxed;
 
     use crate::api::Kv;
@@ -120,7 +120,7 @@ mod tests {
     /// Returns the capacity of a pool with `extents` extents, after `sealed` of its segments were sealed at four fifths
     /// of their length, and the capacity before that.
     fn capacities(sealed: u32, extents: u32) -> (u64, u64) {
-        let medium = Mapped::anonymous(32 << 20).expect("memory");
+        let medium = Sim::new(32 << 20, Persistency::Adr);
         let kv = Kv::create(medium, 32 << 10, Config::default()).expect("a fresh store");
         let engine = &kv.engine;
         for _ in 0..extents {

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::api::Kv;
     use crate::config::{CleaningMode, Config};
-    use farbank_pm::media::Mapped;
+    use farbank_pm::sim::{Persistency, Sim};
 
     #[test]
     fn a_map_is_decoded_as_encoded_and_only_for_its_own_segment_generation_and_open_epoch() {
@@ -245,7 +245,7 @@ mod tests {
             cleaning: CleaningMode::Inline,
             ..Config::default()
         };
-        let medium = Mapped::anonymous(1 << 20).expect("memory");
+        let medium = Sim::new(1 << 20, Persistency::Adr);
         let kv = Kv::create(medium, 16 << 10, config).expect("a fresh store");
         let geometry = kv.engine.geometry();
         assert_eq!(geometry.map_bytes(), 128);

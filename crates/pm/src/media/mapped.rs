@@ -344,6 +344,13 @@ impl Mapped {
         &mut self.caps
     }
 
+    /// Returns the address of the first byte, for a library that reads and changes the memory itself. The bytes are mapped there as long
+    /// as the medium exists. Other threads access them at the same time.
+    #[must_use]
+    pub fn start(&self) -> *mut u8 {
+        self.window.start()
+    }
+
     /// Returns the instruction that writes lines back.
     #[must_use]
     pub fn write_back(&self) -> WriteBack {

@@ -127,6 +127,11 @@ impl Window {
         self.returns_zeros = true;
     }
 
+    /// Returns the address of the first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.base
+    }
+
     /// Returns whether any page was found unreadable.
     #[inline]
     pub(crate) fn has_unreadable(&self) -> bool {

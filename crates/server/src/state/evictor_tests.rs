@@ -18,6 +18,14 @@ const STEP: u64 = 1 << 47;
 const KEYS: u64 = 1 << 17;
 const RECORD_BYTES: u64 = 100;
 
+const META: ValueMeta = ValueMeta {
+    value_bytes: 10,
+    expires_ms: 0,
+    flags: 0,
+    kind: 0,
+    version: 1,
+};
+
 /// Time of the tests, and what the store has done.
 #[derive(Default)]
 struct Work {
@@ -41,6 +49,8 @@ impl Work {
 struct CountedStore<'a> {
     work: &'a Work,
     keys: BTreeSet<u64>,
+    /// Keys that samples have visited.
+    seen: BTreeSet<u64>,
     /// Number of the only key that expires.
     expiring: u64,
     visit_ns: u64,
@@ -52,6 +62,7 @@ impl<'a> CountedStore<'a> {
         CountedStore {
             work,
             keys: (0..KEYS).collect(),
+            seen: BTreeSet::new(),
             expiring: u64::MAX,
             visit_ns: 0,
             delete_ns: 0,
@@ -60,11 +71,8 @@ impl<'a> CountedStore<'a> {
 
     fn meta_of(&self, number: u64) -> ValueMeta {
         ValueMeta {
-            value_bytes: 10,
             expires_ms: u64::from(number == self.expiring),
-            flags: 0,
-            kind: 0,
-            version: 1,
+            ..META
         }
     }
 }
@@ -190,9 +198,14 @@ impl Session for CountedStore<'_> {
         let mut rest = self.keys.range(position.div_ceil(STEP)..);
         for number in rest.by_ref().take(visits) {
             self.work.visited.fetch_add(1, Relaxed);
+            self.seen.insert(*number);
             self.work.spend(self.visit_ns);
             let bytes = &number.to_le_bytes();
-            if !each(Key { db: 0, bytes }, &self.meta_of(*number)) {
+            let meta = ValueMeta {
+                expires_ms: u64::from(*number == self.expiring),
+                ..META
+            };
+            if !each(Key { db: 0, bytes }, &meta) {
                 break;
             }
         }
@@ -302,15 +315,19 @@ fn a_request_that_finds_no_candidate_visits_a_bounded_number_of_keys() {
 }
 
 #[test]
-fn later_requests_go_on_with_the_search_until_they_find_the_only_candidate() {
+fn later_requests_go_on_with_a_search_that_has_found_no_key() {
     let work = Work::default();
     let mut store = CountedStore::new(&work);
-    (store.visit_ns, store.expiring) = (1_000, 77_777);
+    store.visit_ns = 1_000;
     let mut evictor = Evictor::default();
-    let mut requests = 0;
-    while work.deleted.load(Relaxed) == 0 {
-        requests += 1;
-        assert!(requests <= 18, "the search does not go on");
+    // Each request visits up to 8,192 keys, and none of them again before all others.
+    for _ in 0..KEYS / 8_192 {
+        run(&mut evictor, &mut store, "volatile-ttl", 0);
+        assert_eq!(store.seen.len() as u64, work.visited.load(Relaxed));
+        work.spend(100_000_000);
+    }
+    store.expiring = 77_777;
+    for _ in 0..=KEYS / 8_192 {
         run(&mut evictor, &mut store, "volatile-ttl", 0);
         work.spend(100_000_000);
     }

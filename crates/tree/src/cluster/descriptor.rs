@@ -122,6 +122,19 @@ impl TreeDescriptor {
         }
     }
 
+    /// Checks that a client that dies leaves no part of a node.
+    fn check_nodes(&self, fabric: &ShmFabric) -> Result<(), ClusterError> {
+        match fabric.whole_write_bytes_max() {
+            Some(whole_bytes_max) if self.node_bytes > whole_bytes_max => {
+                Err(ClusterError::NodeTooLong {
+                    node_bytes: self.node_bytes,
+                    whole_bytes_max,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(FIELD_BYTES);
         for field in [VERSION, self.servers, self.key_bytes_max as u16, 0] {
@@ -167,6 +180,7 @@ pub(super) async fn open_tree(fabric: &ShmFabric) -> Result<TreeDescriptor, Clus
         _ => return Err(ClusterError::Occupied),
     }
     let descriptor = TreeDescriptor::decode(&fields).ok_or(ClusterError::Descriptor)?;
+    descriptor.check_nodes(fabric)?;
     if descriptor.servers != fabric.servers() {
         return Err(ClusterError::OtherServers {
             found: descriptor.servers,
@@ -182,6 +196,7 @@ pub(super) async fn create_tree(
     settings: &TreeSettings,
 ) -> Result<TreeDescriptor, ClusterError> {
     let descriptor = TreeDescriptor::new(settings, fabric.servers())?;
+    descriptor.check_nodes(fabric)?;
     claim(fabric).await?;
     let mut plan = CreationPlan::default();
     create(&descriptor.config(), fabric.servers(), &mut plan);

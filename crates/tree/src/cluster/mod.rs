@@ -124,6 +124,13 @@ pub enum ClusterError {
         /// The maximum bytes of a value.
         value_bytes_max: usize,
     },
+    /// The nodes of the tree are longer than the fabric's writes of which a dying client leaves nothing or all.
+    NodeTooLong {
+        /// Bytes of a node.
+        node_bytes: usize,
+        /// Maximum bytes of such a write.
+        whole_bytes_max: usize,
+    },
     /// A tree can have at most 256 memory servers.
     TooManyServers {
         /// Number of servers that were given.
@@ -164,6 +171,14 @@ impl fmt::Display for ClusterError {
                 "a tree cannot have keys of {key_bytes_max} and values of {value_bytes_max} bytes: expected maxima of 8 to 1024 \
                  and of 1 to {}",
                 crate::VALUE_BYTES_MAX
+            ),
+            ClusterError::NodeTooLong {
+                node_bytes,
+                whole_bytes_max,
+            } => write!(
+                f,
+                "the tree has nodes of {node_bytes} bytes, and a write over this provider of libfabric has at most \
+                 {whole_bytes_max}: use TCP, or a tree with shorter keys"
             ),
             ClusterError::TooManyServers { servers } => {
                 write!(

@@ -10,7 +10,7 @@ use farbank_fabric::{Fabric, Nanos};
 use farbank_pm::rng::Rng;
 
 use super::{FaultOutcome, LEASE_NS, TrialOutcome};
-use crate::config::ValueMode;
+use crate::config::{Config, ValueMode};
 use crate::op_stats::OpStats;
 use crate::range::Direction;
 use crate::{CasOutcome, Client, Key, NodeLayout, TreeError};
@@ -21,6 +21,8 @@ pub(super) const KEYS: u64 = 96;
 pub(super) const RANGE: usize = 8;
 /// Width of the window of adjacent keys from which all clients choose at about the same time.
 const BUSY: u64 = 10;
+/// Width of that window where clients shall share operations on a key.
+const SHARED: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ClientRequest {
@@ -126,6 +128,11 @@ fn shrinks(seed: u64) -> bool {
 fn has_later_requests(seed: u64) -> bool {
     // The seeds of trials that once failed (`tests/trial.rs`) have the requests of that time.
     seed % 7 < 2
+}
+
+/// Returns whether many clients use few keys in the trial of `seed`, so that they share operations.
+pub(super) fn shares(config: &Config, seed: u64) -> bool {
+    config.shares_keys && seed % 3 < 2 && !has_later_requests(seed)
 }
 
 /// Returns the entries at the start.
@@ -356,15 +363,24 @@ pub(super) fn calling(
     let mut rng = Rng::new(seed).fork(100 + u64::from(number));
     let mut later = Rng::new(seed).fork(200 + u64::from(number));
     let caller = NumberedClient { client };
+    let shares = shares(caller.client.config(), seed);
+    let window = if shares { SHARED } else { BUSY };
+    let (gets, inserts) = match (shares, shrinks(seed)) {
+        (true, _) => (10, 6),
+        (false, true) => (4, 4),
+        (false, false) => (4, 11),
+    };
     async move {
         for made in 0..CALLS {
             // All clients go through the keys from first to last, so that they meet in the same leaves.
-            let key = made * (KEYS - BUSY) / CALLS + rng.below(BUSY);
-            let inserts = if shrinks(seed) { 4 } else { 11 };
+            let key = made * (KEYS - BUSY) / CALLS + rng.below(window);
             let ask = match rng.below(20) {
-                0..4 => ClientRequest::Get,
-                4 => ClientRequest::Range,
-                n if n < 5 + inserts => ClientRequest::Insert(u64::from(number) << 32 | (made + 1)),
+                n if n < gets => ClientRequest::Get,
+                // A range is a call on each of its keys, of which a trial can have 32.
+                n if n == gets && !shares => ClientRequest::Range,
+                n if n <= gets + inserts => {
+                    ClientRequest::Insert(u64::from(number) << 32 | (made + 1))
+                }
                 _ => ClientRequest::Remove,
             };
             let ask = match has_later_requests(seed) {

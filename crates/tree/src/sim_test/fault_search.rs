@@ -26,15 +26,18 @@ pub enum TreeVariant {
     FgPlus,
     /// FG.
     Fg,
+    /// Sherman on the safe layout, with shared operations on one key.
+    Farbank,
 }
 
 impl TreeVariant {
     /// All variants.
-    pub const ALL: [TreeVariant; 4] = [
+    pub const ALL: [TreeVariant; 5] = [
         TreeVariant::Safe,
         TreeVariant::Published,
         TreeVariant::FgPlus,
         TreeVariant::Fg,
+        TreeVariant::Farbank,
     ];
 
     /// Returns the name in reports.
@@ -45,6 +48,7 @@ impl TreeVariant {
             TreeVariant::Published => "published",
             TreeVariant::FgPlus => "fg+",
             TreeVariant::Fg => "fg",
+            TreeVariant::Farbank => "farbank",
         }
     }
 
@@ -54,6 +58,7 @@ impl TreeVariant {
             TreeVariant::Published => Config::sherman_published(),
             TreeVariant::FgPlus => Config::fg_plus(),
             TreeVariant::Fg => Config::fg(),
+            TreeVariant::Farbank => Config::farbank(),
         }
     }
 }

@@ -11,7 +11,7 @@
 //! must be linearizable: answered calls in an order that agrees with their results and times; failed or interrupted
 //! calls at any time after their start, or never. A range counts as a read of every key. At the end, every key must be
 //! reachable, and no lock may be left without an owner. After a memory server has failed, calls that need it must fail
-//! with an error that names it, within a lease, and all other calls must succeed (`end`).
+//! with an error that names it, in time (`judge`), and all other calls must succeed (`end`).
 
 mod clients;
 mod end;
@@ -29,7 +29,7 @@ use farbank_pm::rng::Rng;
 use crate::config::ValueMode;
 use crate::phase::Phase;
 use crate::{Compute, Config};
-use clients::{ClientLog, bytes_of, calling, key_of, renewing, start};
+use clients::{ClientLog, bytes_of, calling, key_of, renewing, shares, start};
 pub use fault_search::{
     CaughtTrial, FaultReach, FaultVerdict, SearchPlan, SearchReport, SearchedFault, TreeVariant,
     search_fault,
@@ -205,6 +205,8 @@ impl fmt::Display for TrialViolation {
 const COMPUTES: u16 = 3;
 const SERVERS: u16 = 3;
 const CLIENTS: u16 = 6;
+/// Clients in trials where they shall share operations.
+const SHARING_CLIENTS: u16 = 9;
 const LEASE_NS: Nanos = 200_000;
 const TIMEOUT_NS: Nanos = 60_000;
 /// Bytes of locks per server; so few that nodes share them.
@@ -314,10 +316,14 @@ impl TrialConfig {
         };
         let book = Rc::new(RefCell::new(ClientLog::default()));
         let mut computes = Vec::new();
+        let clients = match shares(&config, seed) {
+            true => SHARING_CLIENTS,
+            false => CLIENTS,
+        };
         for compute in 0..COMPUTES {
             let home = Compute::new(sim.node(compute), compute, 1, config);
             sim.spawn(compute, renewing(home.client(), sim.node(compute), &book));
-            for client in (compute..CLIENTS).step_by(COMPUTES.into()) {
+            for client in (compute..clients).step_by(COMPUTES.into()) {
                 book.borrow_mut().running.insert(client);
                 sim.spawn(compute, calling(home.client(), client, seed, &sim, &book));
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use farbank_fabric::server::{LeaseSettings, MemoryNode, MemorySettings, WordMemory};
 use farbank_fabric::shm::{ServerAddress, ShmFabric, ShmSettings};
-use farbank_fabric::tcp::{Reactor, SharedKey, TcpServer, TcpServerSettings, WaitMode};
+use farbank_fabric::tcp::{Reactor, SharedKey, TcpServer, TcpServerSettings};
 use farbank_fabric::{Fabric, GAddr, ServiceRequest};
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 use farbank_tree::{Config, FillTarget};
@@ -84,8 +84,10 @@ impl MemoryServers {
             addresses: Vec::new(),
             key: SharedKey::new(KEY).expect("the key is long enough"),
             folder: match options.fabric {
-                MeasuredFabric::Tcp => None,
                 MeasuredFabric::Shm => Some(memory_folder()?),
+                MeasuredFabric::Tcp => None,
+                #[cfg(feature = "libfabric")]
+                MeasuredFabric::Libfabric => None,
             },
             servers: Vec::new(),
         };
@@ -93,12 +95,17 @@ impl MemoryServers {
         let nodes = options.entries * 2 / leaf_entries + 1024;
         let bytes = nodes * config.layout.node_bytes as u64 / u64::from(count);
         for number in 0..count {
-            servers.start_server(number, bytes + SPARE_BYTES, options.wait)?;
+            servers.start_server(number, bytes + SPARE_BYTES, options)?;
         }
         Ok(servers)
     }
 
-    fn start_server(&mut self, number: u16, bytes: u64, wait: WaitMode) -> Result<(), Error> {
+    fn start_server(
+        &mut self,
+        number: u16,
+        bytes: u64,
+        options: &MeasuredOptions,
+    ) -> Result<(), Error> {
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let folder = self.folder.as_ref().map(TempDir::path);
@@ -107,15 +114,25 @@ impl MemoryServers {
             None => Mapped::anonymous(bytes).map_err(failed)?,
             Some(path) => create_memory(path, bytes)?,
         };
-        let memory = WordMemory::open(medium, MemorySettings::new(number), 1).map_err(failed)?;
+        let settings = MemorySettings {
+            whole_locks: options.fabric.has_whole_locks(),
+            ..MemorySettings::new(number)
+        };
+        let memory = WordMemory::open(medium, settings, 1).map_err(failed)?;
         let node = MemoryNode::new(memory, LeaseSettings::default());
-        let (node, reached) = match path {
-            None => (node, ServerAddress::Tcp(address)),
-            Some(path) => (node.shared_at(&path), ServerAddress::Shm(path)),
+        let (node, reached) = match (path, options.fabric) {
+            #[cfg(feature = "libfabric")]
+            (_, MeasuredFabric::Libfabric) => {
+                let provider = farbank_fabric::libfabric::DEFAULT_PROVIDER;
+                let node = node.over_libfabric(provider).map_err(failed)?;
+                (node, ServerAddress::Libfabric(address))
+            }
+            (None, _) => (node, ServerAddress::Tcp(address)),
+            (Some(path), _) => (node.shared_at(&path), ServerAddress::Shm(path)),
         };
         let settings = TcpServerSettings {
             lease_server: self.servers.first().map(TcpServer::address),
-            wait,
+            wait: options.wait,
             ..TcpServerSettings::new(self.key.clone())
         };
         self.servers
@@ -133,7 +150,7 @@ impl MemoryServers {
     pub(super) fn memories(&self) -> impl Iterator<Item = &Path> {
         self.addresses.iter().filter_map(|address| match address {
             ServerAddress::Shm(path) => Some(path.as_path()),
-            ServerAddress::Tcp(_) => None,
+            ServerAddress::Tcp(_) | ServerAddress::Libfabric(_) => None,
         })
     }
 

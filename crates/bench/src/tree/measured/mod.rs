@@ -54,15 +54,29 @@ pub enum MeasuredFabric {
     Tcp,
     /// Shared memory.
     Shm,
+    /// libfabric's provider [`DEFAULT_PROVIDER`](farbank_fabric::libfabric::DEFAULT_PROVIDER) over loopback, or the provider of running
+    /// servers.
+    #[cfg(feature = "libfabric")]
+    Libfabric,
 }
 
 impl MeasuredFabric {
+    /// Returns whether locks on it are whole words.
+    const fn has_whole_locks(self) -> bool {
+        #[cfg(feature = "libfabric")]
+        return matches!(self, MeasuredFabric::Libfabric);
+        #[cfg(not(feature = "libfabric"))]
+        false
+    }
+
     /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             MeasuredFabric::Tcp => "tcp",
             MeasuredFabric::Shm => "shm",
+            #[cfg(feature = "libfabric")]
+            MeasuredFabric::Libfabric => "libfabric",
         }
     }
 }
@@ -482,6 +496,14 @@ fn figures(
                 let ratio = alone.us(0.5) / (bare * alone.trips());
                 let ratio = Figure::measured(fabric, name, ratio).unit("times");
                 bounded.push(ratio.at_most(BARE_RATIO_MAX));
+            }
+        }
+        #[cfg(feature = "libfabric")]
+        MeasuredFabric::Libfabric => {
+            measured("one client: a bare round trip, median", bare, "us");
+            for (what, alone) in lone {
+                let what = format!("one client: {what} over its bare round trips");
+                measured(&what, alone.us(0.5) / (bare * alone.trips()), "times");
             }
         }
         MeasuredFabric::Shm => {

@@ -1,0 +1,51 @@
+//! The suite `tree-libfabric`: the fabric and the tree over libfabric, with the library of the distribution.
+//!
+//! The programs here are built with the feature `libfabric`, in a folder of their own.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::RunSize;
+use crate::run::{cargo_command, install, output, succeed, target};
+
+/// A header of the package libfabric-dev.
+const HEADER: &str = "/usr/include/rdma/fabric.h";
+
+/// Compares the declared interface with the headers, tests the guarantees of the fabric over `tcp;ofi_rxm`, and kills and pauses
+/// the processes of a tree.
+pub(crate) fn run(size: RunSize) -> Result<(), String> {
+    if !Path::new(HEADER).exists() {
+        install(&["libfabric1", "libfabric-dev"])?;
+    }
+    let folder = target().join("libfabric");
+    let cargo = |args: &[&str]| {
+        let mut command = cargo_command();
+        command.env("CARGO_TARGET_DIR", &folder).args(args);
+        command
+    };
+    let mut tests = cargo(&["test", "-p", "farbank-fabric", "--features", "libfabric"]);
+    succeed(tests.args(["--test", "libfabric"]))?;
+    succeed(&mut cargo(&[
+        "build",
+        "--release",
+        "-p",
+        "farbank-cli",
+        "--features",
+        "libfabric",
+    ]))?;
+    let farbank = folder.join("release/farbank");
+    let mut measured = Command::new(&farbank);
+    measured.args([
+        "bench",
+        "tree",
+        "--fabric",
+        "libfabric",
+        "--system",
+        "sherman",
+    ]);
+    output(measured.args(["--entries", "20000", "--window-us", "300000"]))?;
+    let cycles = if size == RunSize::Gate { "300" } else { "30" };
+    let mut killed = Command::new(&farbank);
+    killed.args(["check", "cluster", "--fabric", "libfabric"]);
+    output(killed.args(["--cycles", cycles])).map(|_| ())
+}
