@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use farbank_cache::{Cache, CacheSession};
+use farbank_cache::{Cache, CacheSession, EvictionOrder};
 use farbank_pm::media::Mapped;
 use farbank_store::{Ops, ReadView, Session, Stats, Store, Value};
 
