@@ -358,7 +358,7 @@ impl ExperimentKey for CacheExperiment {
         },
         Experiment {
             name: "hits",
-            question: "Hit ratio, compared with memcached",
+            question: "Hit ratio of both orders of eviction, compared with memcached",
             bounds: "with `--memcached`: at most one percentage point below memcached",
             options: &["requests", "mib", "memcached"],
             run: CacheExperiment::Hits,

@@ -19,6 +19,32 @@ pub enum PageFormatting {
     WholeInsideLock,
 }
 
+/// Order in which a cache evicts the items of a class and an area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum EvictionOrder {
+    /// The least recently used item first, as Tair MDB. Reads are collected, and then move their items in a list under the
+    /// cache's lock.
+    #[default]
+    Lru,
+    /// S3-FIFO: items that are read again stay. A read increments a count in DRAM, without the lock.
+    S3Fifo,
+}
+
+impl EvictionOrder {
+    /// All orders.
+    pub const ALL: [EvictionOrder; 2] = [EvictionOrder::Lru, EvictionOrder::S3Fifo];
+
+    /// Returns the name of the order: `lru` or `s3-fifo`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            EvictionOrder::Lru => "lru",
+            EvictionOrder::S3Fifo => "s3-fifo",
+        }
+    }
+}
+
 /// Configuration of a cache. Only the slot sizes are stored in the pool.
 #[derive(Clone)]
 pub struct Config {
@@ -40,6 +66,9 @@ pub struct Config {
     /// Slots of a class that a session takes at once into its slot cache, so that it does not lock for each one
     /// (Tair's thread-local quota). 1 evicts one item per write, in exact LRU order.
     pub slots_per_refill: usize,
+    /// Order in which items are evicted. It may differ from open to open. [`EvictionOrder::S3Fifo`] takes DRAM besides: a byte
+    /// for each of the smallest slots that fit in the pool, and half as much as the hash buckets.
+    pub eviction: EvictionOrder,
     /// Hash buckets per KiB of the pool's maximum size.
     pub buckets_per_kib: f64,
     /// Smallest slot of a new pool, in bytes. The pool stores it.
@@ -66,6 +95,7 @@ impl Default for Config {
             pool_bytes_max: 0,
             copies: CopiedPoolPolicy::Refuse,
             slots_per_refill: 16,
+            eviction: EvictionOrder::Lru,
             buckets_per_kib: 8.0,
             slot_bytes_min: 64,
             slot_factor: 1.1,

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! The cache keeps items in slabs of 1 MiB pages as long as there is space. Then it evicts the least recently used
-//! item of the class and area. After a kill or a power cut, every item found is the newest acknowledged one of its
-//! key. An item that was replaced, deleted or expired never comes back. An item may be missing, as after an eviction.
-//! A power cut loses at most the items that were being written.
+//! item of the class and area, or the one that S3-FIFO chooses ([`EvictionOrder`]). After a kill or a power cut, every
+//! item found is the newest acknowledged one of its key. An item that was replaced, deleted or expired never comes back.
+//! An item may be missing, as after an eviction. A power cut loses at most the items that were being written.
 //!
 //! [`Cache`] is the cache and [`CacheSession`] one worker's session. Both also implement the traits of
 //! [`farbank_store`]. The modules are layers. Each imports only from those below it:
@@ -67,7 +67,7 @@ mod writer;
 #[cfg(not(test))]
 pub use any::AnyCache;
 pub use cache::{Cache, PAGE_BYTES};
-pub use config::{Config, LockWatch, PageFormatting};
+pub use config::{Config, EvictionOrder, LockWatch, PageFormatting};
 pub use metadata::MetadataRoom;
 pub use open_error::{OpenError, PAGES_MIN};
 pub use root::CacheHistory;

@@ -270,6 +270,7 @@ impl<N: Medium> Metadata<N> {
             tag: (c >> 32) as u32,
             area: (c >> 8) as u16,
             linked: c & 1 == 1,
+            is_small: c & 2 == 2,
             expires_s: d as u32,
             generation: (d >> 32) as u32,
         }
@@ -279,7 +280,10 @@ impl<N: Medium> Metadata<N> {
         let at = self.link_at(slot);
         let words = [
             u64::from(link.prev) | u64::from(link.next) << 32,
-            u64::from(link.tag) << 32 | u64::from(link.area) << 8 | u64::from(link.linked),
+            u64::from(link.tag) << 32
+                | u64::from(link.area) << 8
+                | u64::from(link.is_small) << 1
+                | u64::from(link.linked),
             u64::from(link.expires_s) | u64::from(link.generation) << 32,
         ];
         for (field, word) in words.into_iter().enumerate() {
@@ -388,6 +392,8 @@ pub(crate) struct LruLink {
     pub(crate) area: u16,
     /// Whether the slot has an item that is in its chain.
     pub(crate) linked: bool,
+    /// Whether it is on the small queue of S3-FIFO (MDB-S3-1).
+    pub(crate) is_small: bool,
     /// Time of expiry in seconds of Unix time, rounded up; 0 means never.
     pub(crate) expires_s: u32,
     /// Generation of its area: lower bits of the number of clears before the item was stored.

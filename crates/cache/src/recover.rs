@@ -22,7 +22,7 @@ use farbank_store::{ItemKey, OpenReport};
 
 use crate::areas::clock;
 use crate::classes::SlotClasses;
-use crate::config::Config;
+use crate::config::{Config, EvictionOrder};
 use crate::data::DataMedium;
 use crate::engine::Engine;
 use crate::layout::{AREA_BYTES, EXPIRES_MAX, ITEM_HEAD_BYTES, ItemHeader, areas_in};
@@ -159,10 +159,15 @@ fn near_shape<F: Medium>(
             slots: classes.slots_max(),
         });
     }
+    let lists_each = match config.eviction {
+        EvictionOrder::Lru => 1,
+        EvictionOrder::S3Fifo => 2,
+    };
     let buckets = pages as f64 * pool.segment_bytes() as f64 / 1024.0 * config.buckets_per_kib;
     Ok(MetadataShape {
         classes: classes.len() as u64,
-        lists_max: (classes.len() as u64 * areas_in(pool.segment_bytes())).min(1 << 20),
+        lists_max: lists_each
+            * (classes.len() as u64 * areas_in(pool.segment_bytes())).min(1 << 20),
         pages_max: pages,
         page_info_stride: config.page_info_stride,
         bucket_bits: (buckets.max(64.0) as u64).ilog2().min(31),
@@ -302,7 +307,7 @@ impl PoolScan {
             }
             let mut locked = engine.lock();
             let class = locked.class_of(kept.slot);
-            locked.publish(
+            locked.publish_recovered(
                 kept.slot,
                 class,
                 engine.link_of(hash, &head),

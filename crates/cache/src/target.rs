@@ -21,7 +21,7 @@ use farbank_store::clock::ClockFn;
 use farbank_store::explored::{BatchMode, IDENTITY, SessionClient};
 
 use crate::cache::Cache;
-use crate::config::Config;
+use crate::config::{Config, EvictionOrder};
 use crate::metadata::MetadataRoom;
 
 /// The cache on six pages of 4 KiB, which may become eight.
@@ -117,11 +117,17 @@ fn near(room: MetadataRoom) -> std::io::Result<Sim> {
 }
 
 fn config(time: &Arc<AtomicU64>) -> Config {
-    let time = Arc::clone(time);
+    let (time, time_ms) = (Arc::clone(time), time.load(Relaxed));
     let clock: ClockFn = Arc::new(move || time.load(Relaxed));
+    // The time of the open decides which order of eviction follows.
+    let eviction = match time_ms / 8 % 2 {
+        0 => EvictionOrder::Lru,
+        _ => EvictionOrder::S3Fifo,
+    };
     Config {
         clock: Arc::clone(&clock),
         uptime: clock,
+        eviction,
         background_maintenance: false,
         pool_bytes_max: POOL_BYTES_MAX,
         slots_per_refill: 2,

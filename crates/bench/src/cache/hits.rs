@@ -1,4 +1,5 @@
-//! Hit ratios of the cache and of memcached, with equal memory for items and the same requests.
+//! Hit ratios of the cache, with both of its orders of eviction, and of memcached, with equal memory for items and the same
+//! requests.
 //!
 //! A client reads, and stores each item that it does not find. Requests come in windows: first all reads of a window,
 //! then its writes. The first half of the requests fills the cache; the second half is counted. memcached runs with
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farbank_cache::{Cache, CacheSession};
+use farbank_cache::{Cache, CacheSession, EvictionOrder};
 use farbank_pm::media::Mapped;
 use farbank_store::{Ops, ReadView, Session, Store, Value};
 
@@ -114,7 +115,12 @@ pub(super) fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Repor
             scanned: options.items,
             count: 0,
         };
-        let mut ours = OurCache::new(options)?;
+        let mut s3 = OurCache::new(options, EvictionOrder::S3Fifo)?;
+        let by_queues = ratio(options, &mut s3, requests(), watch, stream)?;
+        let figure = Figure::counted("hits", format!("{stream}: mdb, s3-fifo"), by_queues);
+        report.figures.push(figure.unit("%"));
+        drop(s3);
+        let mut ours = OurCache::new(options, EvictionOrder::Lru)?;
         let own = ratio(options, &mut ours, requests(), watch, stream)?;
         let figure = Figure::counted("hits", format!("{stream}: mdb"), own).unit("%");
         let Some(program) = &options.memcached else {
@@ -144,8 +150,8 @@ struct OurCache {
 }
 
 impl OurCache {
-    fn new(options: &CacheOptions) -> Result<OurCache, Error> {
-        let cache = in_memory(options.mib)?;
+    fn new(options: &CacheOptions, eviction: EvictionOrder) -> Result<OurCache, Error> {
+        let cache = in_memory(options.mib, eviction)?;
         Ok(OurCache {
             session: cache.new_session(),
             cache,

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use farbank_cache::{Cache, CacheSession};
+use farbank_cache::{Cache, CacheSession, EvictionOrder};
 use farbank_pm::media::Mapped;
 use farbank_store::{Ops, ReadView, Session, Stats, Store, Value};
 
@@ -105,7 +105,7 @@ pub(super) fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Repor
 impl FilledCache {
     fn new(options: &CacheOptions) -> Result<FilledCache, Error> {
         let filled = FilledCache {
-            cache: in_memory(options.mib)?,
+            cache: in_memory(options.mib, EvictionOrder::Lru)?,
             draws: Draws::new(options.seed + 1),
             value: vec![b'x'; options.value_bytes],
             items: options.items,

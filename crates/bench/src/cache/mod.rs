@@ -8,7 +8,7 @@ mod placement;
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use farbank_cache::{Cache, Config, PAGE_BYTES};
+use farbank_cache::{Cache, Config, EvictionOrder, PAGE_BYTES};
 use farbank_pm::media::Mapped;
 use farbank_store::Key;
 
@@ -22,7 +22,7 @@ pub enum CacheExperiment {
     /// Writes on the model of far memory. Metadata is next to the items, spread over DIMMs, or in DRAM. Pages are
     /// prepared under the lock, outside of it, or when they are used.
     Arrangements,
-    /// Hit ratios of the cache and of memcached, at equal memory.
+    /// Hit ratios of the cache, with LRU and with S3-FIFO, and of memcached, at equal memory.
     Hits,
     /// Throughput of hot keys relative to uniform ones, and the number of merged writes.
     Hot,
@@ -68,12 +68,13 @@ pub fn run(options: &CacheOptions, watch: ProgressFn<'_>) -> Result<Report, Erro
 
 /// Creates an empty cache with `mib` MiB for items in memory of this process, with real write-backs and fences. No
 /// maintenance thread runs.
-fn in_memory(mib: u64) -> Result<Cache<Mapped>, Error> {
+fn in_memory(mib: u64, eviction: EvictionOrder) -> Result<Cache<Mapped>, Error> {
     // The superblock and the table of areas come in addition.
     let bytes = (mib << 20) + 2 * PAGE_BYTES;
     let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
     let config = Config {
         background_maintenance: false,
+        eviction,
         ..Config::default()
     };
     Cache::create(medium, PAGE_BYTES, config).map_err(failed)

@@ -19,13 +19,17 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         let (live_bytes, evictions) = (sum(|class| class.item_bytes), sum(|class| class.evicted));
         let links_bytes =
             sum(|class| class.pages * Metadata::<N>::links_bytes(class.slots_per_page as u32));
+        // With S3-FIFO: the counts of uses, and ghosts of half the size of the buckets.
+        let buckets = self.metadata.metadata().buckets();
+        let uses = self.metadata.uses();
+        let uses_bytes = uses.map_or(0, |uses| uses.bytes() + 4 * buckets);
         classes.retain(|class| class.pages > 0);
         let counted = self.counters.values();
         Stats {
             keys: std::array::from_fn(|db| self.areas.items(db as u16)),
             expired_keys: counted.reclaimed,
             damaged_records: counted.damaged,
-            index_bytes: 8 * self.metadata.metadata().buckets() + links_bytes,
+            index_bytes: 8 * self.metadata.metadata().buckets() + links_bytes + uses_bytes,
             pool: PoolStats {
                 bytes: self.data.medium().len(),
                 segment_bytes: page_bytes,

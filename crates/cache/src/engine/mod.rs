@@ -34,7 +34,7 @@ use crate::counters::CacheCounters;
 use crate::data::DataMedium;
 use crate::key_locks::KeyLocks;
 use crate::layout::areas_in;
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, SlotId};
 use crate::state::{LockedMetadata, LockedState};
 
 /// Shared state of a cache.
@@ -89,7 +89,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     ) -> Engine<N, F> {
         let classes = data.classes().len();
         Engine {
-            metadata: LockedMetadata::new(metadata, classes, config.lock_watch),
+            metadata: LockedMetadata::new(metadata, classes, config.eviction, config.lock_watch),
             areas: AreaTable::new(areas_in(data.page_bytes()) as u32),
             key_hash: data.pool().key_hash(),
             key_locks: KeyLocks::new(),
@@ -146,6 +146,16 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     /// Acquires the lock.
     pub(crate) fn lock(&self) -> LockedState<'_, N> {
         self.metadata.lock(self.data.classes(), &self.areas)
+    }
+
+    /// Counts a read of the item in `slot`, if the order of eviction is S3-FIFO. Returns whether it is.
+    #[inline]
+    pub(crate) fn note_use(&self, slot: SlotId) -> bool {
+        let uses = self.metadata.uses();
+        if let Some(uses) = uses {
+            uses.note(slot);
+        }
+        uses.is_some()
     }
 
     // -- processes

@@ -6,9 +6,25 @@ use super::{AREAS_BY_PLACE, CacheState, LockedState};
 use crate::metadata::{ClassCounter, LruLink, LruList, SlotId, chain_word, follow};
 
 impl<N: Medium> LockedState<'_, N> {
-    /// Links the item in `slot` as the newest of its LRU list. Replaces `old` in its chain, if given.
+    /// Links the item in `slot` as the newest of its list. Replaces `old` in its chain, if given.
     pub(crate) fn publish(&mut self, slot: SlotId, class: u8, link: LruLink, old: Option<SlotId>) {
-        let list = self.list_of(class, link.area);
+        let is_small = self.begins_small(slot, link.tag, old);
+        self.link(slot, class, LruLink { is_small, ..link }, old);
+    }
+
+    /// As [`LockedState::publish`], for an item that was in the pool when it was opened.
+    pub(crate) fn publish_recovered(
+        &mut self,
+        slot: SlotId,
+        class: u8,
+        link: LruLink,
+        old: Option<SlotId>,
+    ) {
+        self.link(slot, class, link, old);
+    }
+
+    fn link(&mut self, slot: SlotId, class: u8, link: LruLink, old: Option<SlotId>) {
+        let list = self.list_of(class, &link);
         let word = chain_word(link.tag, slot);
         let bucket = self.near.bucket_of_tag(link.tag);
         let linked = LruLink {
@@ -46,7 +62,7 @@ impl<N: Medium> LockedState<'_, N> {
     pub(crate) fn relocate(&mut self, from: SlotId, to: SlotId) {
         let link = self.near.link(from);
         let class = self.class_of(from);
-        let number = self.list_of(class, link.area);
+        let number = self.list_of(class, &link);
         let bucket = self.near.bucket_of_tag(link.tag);
         let LockedState { near, state, .. } = self;
         let ctx = &mut state.ctx;
@@ -65,6 +81,7 @@ impl<N: Medium> LockedState<'_, N> {
         self.redirect(bucket, from, chain_word(link.tag, to));
         let LockedState { near, state, .. } = self;
         near.set_link(&mut state.ctx, from, &LruLink::default());
+        self.copy_uses(from, to);
     }
 
     /// Stores `word` in place of the chain word or bucket that leads to `slot` in the chain of `bucket`.
@@ -89,7 +106,7 @@ impl<N: Medium> LockedState<'_, N> {
     fn unlink_item(&mut self, slot: SlotId) {
         let link = self.near.link(slot);
         let class = self.class_of(slot);
-        let list = self.list_of(class, link.area);
+        let list = self.list_of(class, &link);
         self.remove(list, slot);
         let LockedState { near, state, .. } = self;
         near.set_link(&mut state.ctx, slot, &LruLink::default());
@@ -98,9 +115,24 @@ impl<N: Medium> LockedState<'_, N> {
         self.areas.take(link.area, link.generation, bytes);
     }
 
-    /// Returns the number of the list of `class` and `area`.
+    /// Returns the number of the list of `class` that an item with this link is on.
     #[inline]
-    pub(super) fn list_of(&mut self, class: u8, area: u16) -> u32 {
+    fn list_of(&mut self, class: u8, link: &LruLink) -> u32 {
+        let main = self.main_list(class, link.area);
+        match link.is_small {
+            true => self.small_list(main),
+            false => main,
+        }
+    }
+
+    /// Returns the number of the small queue beside the list `main`.
+    pub(super) fn small_list(&self, main: u32) -> u32 {
+        main + (self.near.shape().lists_max / 2) as u32
+    }
+
+    /// Returns the number of the LRU list, or of the main queue, of `class` and `area`.
+    #[inline]
+    pub(super) fn main_list(&mut self, class: u8, area: u16) -> u32 {
         if usize::from(area) >= AREAS_BY_PLACE {
             return self.look_list_up(class, area);
         }
@@ -128,7 +160,7 @@ impl<N: Medium> LockedState<'_, N> {
         })
     }
 
-    fn push_newest(&mut self, number: u32, slot: SlotId) {
+    pub(super) fn push_newest(&mut self, number: u32, slot: SlotId) {
         let LockedState { near, state, .. } = self;
         let mut list = near.list(number);
         near.set_neighbours(&mut state.ctx, slot, 0, list.head);
@@ -144,7 +176,7 @@ impl<N: Medium> LockedState<'_, N> {
         near.set_list(&mut state.ctx, number, &list);
     }
 
-    fn remove(&mut self, number: u32, slot: SlotId) {
+    pub(super) fn remove(&mut self, number: u32, slot: SlotId) {
         let LockedState { near, state, .. } = self;
         let mut list = near.list(number);
         let (prev, next) = near.neighbours(slot);
@@ -178,18 +210,22 @@ impl<N: Medium> LockedState<'_, N> {
         if !link.linked || link.tag != tag || link.prev == 0 {
             return;
         }
-        let list = self.list_of(class, link.area);
+        let list = self.list_of(class, &link);
         self.remove(list, slot);
         self.push_newest(list, slot);
     }
 
-    /// Returns all lists, with their class and area.
-    pub(super) fn all_lists(&self) -> Vec<(u8, u16, LruList)> {
-        let lists = self.state.lists.iter();
-        let mut all: Vec<_> = lists
-            .map(|(&(class, area), &list)| (class, area, self.near.list(list)))
-            .collect();
-        all.sort_by_key(|&(class, area, _)| (class, area));
+    /// Returns all lists, each with its class, its area, and whether it is a small queue.
+    pub(super) fn all_lists(&self) -> Vec<(u8, u16, bool, LruList)> {
+        let mut all = Vec::new();
+        for (&(class, area), &main) in &self.state.lists {
+            all.push((class, area, false, self.near.list(main)));
+            if self.uses.is_some() {
+                let small = self.small_list(main);
+                all.push((class, area, true, self.near.list(small)));
+            }
+        }
+        all.sort_by_key(|&(class, area, is_small, _)| (class, area, is_small));
         all
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! * `pages` has the pages of each class, their free slots, and the space for links.
 //! * `lists` has the chains and the LRU lists.
-//! * `victims` chooses items to evict, and pages to empty.
+//! * `victims` chooses items to evict, and pages to empty. `s3_fifo` is the other order of eviction.
 //! * `verify` checks all of them.
 //!
 //! The pages of a class with free slots are on ten lists, by the share of free slots. A session takes slots from the
@@ -12,12 +12,14 @@
 //! # Invariants
 //! MDB-STATE-1  A slot is in exactly one of these states: free in its page, held by a session (free or retired, in its slot
 //!     cache or batch), or linked.
-//! MDB-STATE-2  A linked slot is in the chain of its tag's bucket and in the LRU list of its class and area.
+//! MDB-STATE-2  A linked slot is in the chain of its tag's bucket and in a list of its class and area: the LRU list, or the queue
+//!     of S3-FIFO that its link names.
 //! MDB-STATE-3  `free` of a page counts its free slots. The page is on the list for its share of free slots, or on none if
 //!     `free` is 0 or the page is reserved.
 
 mod lists;
 mod pages;
+mod s3_fifo;
 mod verify;
 mod victims;
 
@@ -29,9 +31,11 @@ use farbank_store::SlabClass;
 
 use crate::areas::AreaTable;
 use crate::classes::SlotClasses;
-use crate::config::LockWatch;
+use crate::config::{EvictionOrder, LockWatch};
 use crate::metadata::{ClassCounter, Metadata, SlotId};
 
+use self::s3_fifo::GhostTable;
+pub(crate) use self::s3_fifo::SlotUses;
 pub use self::verify::Inconsistency;
 pub(crate) use self::victims::EvictionVictim;
 
@@ -42,6 +46,8 @@ const AREAS_BY_PLACE: usize = 16;
 pub(crate) struct LockedMetadata<N> {
     metadata: Metadata<N>,
     state: Mutex<CacheState>,
+    /// Only with [`EvictionOrder::S3Fifo`].
+    uses: Option<SlotUses>,
     watch: Option<LockWatch>,
 }
 
@@ -50,13 +56,30 @@ impl<N: Medium> LockedMetadata<N> {
     pub(crate) fn new(
         metadata: Metadata<N>,
         classes: usize,
+        eviction: EvictionOrder,
         watch: Option<LockWatch>,
     ) -> LockedMetadata<N> {
+        let shape = metadata.shape();
+        let mut state = CacheState::new(&metadata, classes);
+        let uses = match eviction {
+            EvictionOrder::Lru => None,
+            EvictionOrder::S3Fifo => {
+                state.ghosts = Some(GhostTable::new(metadata.buckets() / 2));
+                Some(SlotUses::new(shape.pages_max << shape.slot_bits))
+            }
+        };
         LockedMetadata {
-            state: Mutex::new(CacheState::new(&metadata, classes)),
+            state: Mutex::new(state),
             metadata,
+            uses,
             watch,
         }
+    }
+
+    /// Returns the counts of uses, with [`EvictionOrder::S3Fifo`].
+    #[inline]
+    pub(crate) fn uses(&self) -> Option<&SlotUses> {
+        self.uses.as_ref()
     }
 
     /// Returns the metadata, for what is read without the lock (MDB-META-2).
@@ -79,6 +102,7 @@ impl<N: Medium> LockedMetadata<N> {
             near: &self.metadata,
             classes,
             areas,
+            uses: self.uses.as_ref(),
             watch: self.watch.as_ref(),
             state,
         }
@@ -93,6 +117,10 @@ struct CacheState {
     /// other areas.
     near_lists: Vec<u32>,
     lists: HashMap<(u8, u16), u32>,
+    /// Items of all classes.
+    items: u64,
+    /// Only with [`EvictionOrder::S3Fifo`].
+    ghosts: Option<GhostTable>,
     /// For each class the areas with a list, and the index of the area from which the next eviction takes an item.
     eviction_turns: Vec<(Vec<u16>, usize)>,
     /// Free pages, which have no class. The last one is taken first.
@@ -120,6 +148,7 @@ pub(crate) struct LockedState<'a, N> {
     near: &'a Metadata<N>,
     classes: &'a SlotClasses,
     areas: &'a AreaTable,
+    uses: Option<&'a SlotUses>,
     watch: Option<&'a LockWatch>,
     state: MutexGuard<'a, CacheState>,
 }
@@ -174,5 +203,8 @@ impl<N: Medium> LockedState<'_, N> {
         let LockedState { near, state, .. } = self;
         let value = near.tally(class, what).wrapping_add_signed(by);
         near.set_tally(&mut state.ctx, class, what, value);
+        if let ClassCounter::Items = what {
+            state.items = state.items.wrapping_add_signed(by);
+        }
     }
 }

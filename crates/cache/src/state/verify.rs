@@ -224,12 +224,12 @@ impl<N: Medium> LockedState<'_, N> {
 
     fn listed(&self) -> Result<HashSet<SlotId>, Inconsistency> {
         let mut all = HashSet::new();
-        for (class, area, list) in self.all_lists() {
+        for (class, area, is_small, list) in self.all_lists() {
             let (mut at, mut before, mut items) = (list.head, 0, 0);
             while let Some(slot) = at.checked_sub(1).map(SlotId) {
                 let link = self.near.link(slot);
-                let right =
-                    link.area == area && self.class_of(slot) == class && link.prev == before;
+                let of_list = link.area == area && link.is_small == is_small;
+                let right = of_list && self.class_of(slot) == class && link.prev == before;
                 if !right || !all.insert(slot) {
                     return Err(Inconsistency::ListLink {
                         slot: slot.0,

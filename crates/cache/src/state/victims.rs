@@ -44,7 +44,8 @@ impl<N: Medium> LockedState<'_, N> {
         victims
     }
 
-    /// Chooses expired items near the old end of a list first, then the oldest ones.
+    /// Chooses expired items near the old ends of the lists first, then the oldest ones, or those that S3-FIFO chooses.
+    /// `list` is the LRU list or the main queue.
     fn choose_of(
         &mut self,
         list: u32,
@@ -53,19 +54,14 @@ impl<N: Medium> LockedState<'_, N> {
         claims: &KeyLocks,
         victims: &mut Vec<EvictionVictim>,
     ) {
-        let tail = self.near.list(list).tail;
-        let mut at = tail;
-        for _ in 0..EXPIRED_LOOKED_AT {
-            let Some(slot) = at.checked_sub(1).map(SlotId) else {
-                break;
-            };
-            let link = self.near.link(slot);
-            if link.expires_s != 0 && link.expires_s <= now_s && victims.len() < most {
-                victims.extend(EvictionVictim::claim(slot, &link, claims));
-            }
-            at = link.prev;
+        self.choose_expired(list, most, now_s, claims, victims);
+        if self.uses.is_some() {
+            let small = self.small_list(list);
+            self.choose_expired(small, most, now_s, claims, victims);
+            self.choose_from_queues(list, most, claims, victims);
+            return;
         }
-        at = tail;
+        let mut at = self.near.list(list).tail;
         while victims.len() < most {
             let Some(slot) = at.checked_sub(1).map(SlotId) else {
                 break;
@@ -78,13 +74,36 @@ impl<N: Medium> LockedState<'_, N> {
         }
     }
 
+    /// Chooses expired items near the old end of a list.
+    fn choose_expired(
+        &self,
+        list: u32,
+        most: usize,
+        now_s: u32,
+        claims: &KeyLocks,
+        victims: &mut Vec<EvictionVictim>,
+    ) {
+        let mut at = self.near.list(list).tail;
+        for _ in 0..EXPIRED_LOOKED_AT {
+            let Some(slot) = at.checked_sub(1).map(SlotId) else {
+                break;
+            };
+            let link = self.near.link(slot);
+            if link.expires_s != 0 && link.expires_s <= now_s && victims.len() < most {
+                victims.extend(EvictionVictim::claim(slot, &link, claims));
+            }
+            at = link.prev;
+        }
+    }
+
     /// Unlinks a victim that is durably dead, and counts the eviction.
     pub(crate) fn evict(&mut self, victim: &EvictionVictim) {
         let class = self.class_of(victim.slot);
         let area = self.near.link(victim.slot).area;
+        self.note_ghost(victim.slot);
         self.unlink(victim.slot);
         self.count(class, ClassCounter::Evicted, 1);
-        let number = self.list_of(class, area);
+        let number = self.main_list(class, area);
         let LockedState { near, state, .. } = self;
         let mut list = near.list(number);
         list.evicted = list.evicted.wrapping_add(1);
@@ -178,7 +197,7 @@ pub(crate) struct EvictionVictim {
 }
 
 impl EvictionVictim {
-    fn claim(slot: SlotId, link: &LruLink, claims: &KeyLocks) -> Option<EvictionVictim> {
+    pub(super) fn claim(slot: SlotId, link: &LruLink, claims: &KeyLocks) -> Option<EvictionVictim> {
         let tag = link.tag;
         claims
             .try_lock(KeyLocks::stripe(tag))

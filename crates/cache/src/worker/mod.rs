@@ -117,9 +117,13 @@ impl<N: Medium, F: Medium> CacheWorker<N, F> {
         is_valid
     }
 
-    /// Records a read of `found`, which makes it the newest of its LRU list at the next update.
+    /// Records a read of `found`, which makes it the newest of its LRU list at the next update. With S3-FIFO, counts the
+    /// read at once.
     #[inline]
     pub(crate) fn used(&mut self, found: &FoundItem, hash: u64) {
+        if self.engine.note_use(found.slot) {
+            return;
+        }
         self.buffered_reads.push((found.slot, (hash >> 32) as u32));
         if self.buffered_reads.len() >= BUFFERED_READS {
             self.update_lru_lists();

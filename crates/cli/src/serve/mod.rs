@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, value_parser};
-use farbank_cache::{AnyCache, PAGE_BYTES};
+use farbank_cache::{AnyCache, EvictionOrder, PAGE_BYTES};
 use farbank_kv::{AnyKv, Config, READ_CACHE_BYTES_MAX};
 use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
@@ -33,7 +33,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
-use crate::common::choice::described;
+use crate::common::choice::{described, one_of};
 use crate::common::json_lines::{LogFormat, start_log};
 use crate::common::place::{PoolPlace, StoreEngine, functions_file, not_opened, refused, warn};
 use crate::common::{Failure, size};
@@ -149,6 +149,11 @@ pub(crate) struct ServeArgs {
     /// engine kv.
     #[arg(long, value_name = "SIZE", default_value = "16mb", value_parser = size::parse)]
     read_cache: u64,
+    /// Order in which a cache evicts items: lru (the least recently used first), or s3-fifo (items that are read again stay; a
+    /// read takes no lock). Only for the engine mdb.
+    #[arg(long, value_name = "ORDER", default_value = "lru",
+          value_parser = one_of(&EvictionOrder::ALL, EvictionOrder::name))]
+    cache_eviction: EvictionOrder,
     /// Bytes that are written between two checkpoints of the index, at least; 0 disables checkpoints. A start after a kill
     /// reads the latest checkpoint and what was written since. Only for the engine kv.
     #[arg(long, value_name = "SIZE", default_value = "32mb", value_parser = size::parse)]
@@ -515,6 +520,7 @@ impl ServeArgs {
             boot: boot_id(),
             pool_bytes_max: self.max_size.unwrap_or(0),
             copies: self.copies(),
+            eviction: self.cache_eviction,
             ..farbank_cache::Config::default()
         };
         let store = match made {
