@@ -85,7 +85,8 @@ impl Target for MdbTarget {
 
     fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn TargetSubject>, Violation> {
         let time = Arc::new(AtomicU64::new(now_ms));
-        let cache = Cache::create_as(sim, PAGE_BYTES, IDENTITY, config(&time), near);
+        let config = config(&time, EvictionOrder::S3Fifo);
+        let cache = Cache::create_as(sim, PAGE_BYTES, IDENTITY, config, near);
         let cache = cache?;
         Ok(MdbSubject::over(cache, time))
     }
@@ -104,7 +105,7 @@ fn open(sim: Sim, now_ms: u64) -> Result<MdbSharedTarget<Sim>, Violation> {
     // The wall clock is set back to 0. After a clean close the pool has the time. After a crash the wall clock may be
     // set.
     let time = Arc::new(AtomicU64::new(0));
-    let cache = Cache::open_on(sim, config(&time), near)?;
+    let cache = Cache::open_on(sim, config(&time, eviction_after(now_ms)), near)?;
     if !cache.opened().clean {
         time.store(now_ms, Relaxed);
     }
@@ -116,14 +117,17 @@ fn near(room: MetadataRoom) -> std::io::Result<Sim> {
     Ok(Sim::new(room.bytes, Persistency::Eadr))
 }
 
-fn config(time: &Arc<AtomicU64>) -> Config {
-    let (time, time_ms) = (Arc::clone(time), time.load(Relaxed));
-    let clock: ClockFn = Arc::new(move || time.load(Relaxed));
-    // The time of the open decides which order of eviction follows.
-    let eviction = match time_ms / 8 % 2 {
+/// Returns the order of eviction after an open at `now_ms`. So runs change from one order to the other.
+fn eviction_after(now_ms: u64) -> EvictionOrder {
+    match now_ms / 8 % 2 {
         0 => EvictionOrder::Lru,
         _ => EvictionOrder::S3Fifo,
-    };
+    }
+}
+
+fn config(time: &Arc<AtomicU64>, eviction: EvictionOrder) -> Config {
+    let time = Arc::clone(time);
+    let clock: ClockFn = Arc::new(move || time.load(Relaxed));
     Config {
         clock: Arc::clone(&clock),
         uptime: clock,
