@@ -61,9 +61,18 @@ fn every_policy_for_all_keys_keeps_the_store_within_the_limit() {
         for n in 0..50 {
             set(&mut client, &format!("key{n}"), "");
         }
-        // The write that crosses the limit succeeds, so three values of 40 bytes fit.
-        client.ask("DBSIZE", ":3\r\n");
-        assert_eq!(evicted_keys(&mut client), 47, "{policy}");
+        // The write that crosses the limit succeeds, so three values of 40 bytes fit. A request evicts for 2 ms at most, so
+        // on a loaded machine the next ones evict the rest, until two values are left.
+        let mut evicted = evicted_keys(&mut client);
+        for _ in 0..1_000 {
+            if evicted >= 47 {
+                break;
+            }
+            client.ask("BITOP AND nosuch nosuch", ":0\r\n");
+            evicted = evicted_keys(&mut client);
+        }
+        assert!((47..=48).contains(&evicted), "{policy}: {evicted}");
+        client.ask("DBSIZE", &format!(":{}\r\n", 50 - evicted));
     }
 }
 
