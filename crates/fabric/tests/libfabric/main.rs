@@ -4,19 +4,22 @@
 mod cluster;
 mod layout;
 mod processes;
+#[expect(dead_code, reason = "other fabrics use more of it")]
+#[path = "../shared/mod.rs"]
+mod shared;
 
 use std::thread;
-use std::time::{Duration, Instant};
 
 use cluster::{Cluster, LEASES};
 use farbank_fabric::libfabric::{
     LibfabricConnectError, LibfabricError, LibfabricFabric, providers,
 };
-use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::tcp::{ConnectError, Reactor, Refusal, TcpFabric, WaitMode};
-use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse, Verb};
-
-use crate::cluster::{LOCK_BYTES, word};
+use farbank_fabric::{Fabric, FabricError, GAddr, Verb};
+use shared::{
+    LOCK_BYTES, fence, many_clients_share, reads_rounds_in_order, rejects_a_batch_with,
+    rejects_invalid_batches, word, write_rounds,
+};
 
 #[test]
 fn verbs_have_the_results_of_the_trait() {
@@ -51,20 +54,10 @@ fn invalid_batches_are_rejected_and_none_of_their_verbs_executes() {
     let cluster = Cluster::new(1);
     let reactor = Reactor::new(WaitMode::Block).unwrap();
     let fabric = cluster.fabric(&reactor, 1);
-    let at = GAddr::host(0, 4096);
     reactor.block_on(async {
-        for invalid in [
-            Verb::read(GAddr::host(0, 1 << 40), 8),
-            Verb::write(GAddr::lock(0, LOCK_BYTES - 4), vec![1; 8]),
-            Verb::cas(GAddr::host(0, 4097), 0, 1),
-            Verb::masked_cas(at, 0, 1, 0xffff),
-            Verb::read(at, 2 << 20),
-        ] {
-            let verbs = vec![Verb::write(at, vec![9; 8]), invalid];
-            let rejected = FabricError::Rejected { server: 0 };
-            assert_eq!(fabric.batch(0, verbs).await.err(), Some(rejected));
-        }
-        assert_eq!(fabric.read(at, 8).await.unwrap(), [0; 8]);
+        rejects_invalid_batches(&fabric).await;
+        let masked = Verb::masked_cas(GAddr::host(0, 4096), 0, 1, 0xffff);
+        rejects_a_batch_with(&fabric, masked).await;
     });
 }
 
@@ -99,30 +92,7 @@ fn requests_of_many_clients_share_an_endpoint() {
     let cluster = Cluster::new(2);
     let reactor = Reactor::new(WaitMode::Block).unwrap();
     let fabric = cluster.fabric(&reactor, 1);
-    let clients: Vec<_> = (0..64_u64)
-        .map(|n| {
-            let fabric = fabric.clone();
-            reactor.spawn(async move {
-                let server = (n % 2) as u16;
-                let own = GAddr::host(server, 4096 + n * 512);
-                for round in 0..50_u8 {
-                    fabric.write(own, vec![round; 300]).await.unwrap();
-                    assert_eq!(fabric.read(own, 300).await.unwrap(), [round; 300]);
-                    let all = GAddr::host(server, 1 << 19);
-                    fabric.fetch_add(all, 1).await.unwrap();
-                }
-            })
-        })
-        .collect();
-    reactor.block_on(async {
-        for client in clients {
-            client.await;
-        }
-        for server in 0..2 {
-            let sum = fabric.read(GAddr::host(server, 1 << 19), 8).await.unwrap();
-            assert_eq!(sum, (32 * 50_u64).to_le_bytes());
-        }
-    });
+    many_clients_share(&reactor, &fabric);
 }
 
 #[test]
@@ -145,40 +115,16 @@ fn a_batch_whose_future_is_dropped_is_completed() {
 fn a_reader_sees_the_writes_of_a_batch_in_order_and_no_torn_word() {
     const ROUNDS: u64 = 2000;
     let cluster = Cluster::new(1);
-    let (first, second) = (GAddr::host(0, 8192), GAddr::host(0, 65_536));
     thread::scope(|scope| {
         scope.spawn(|| {
             let reactor = Reactor::new(WaitMode::Block).unwrap();
             let fabric = cluster.fabric(&reactor, 1);
-            reactor.block_on(async {
-                for round in 1..=ROUNDS {
-                    let words = (round * 0x0101_0101_0101).to_le_bytes().repeat(32);
-                    let flag = round.to_le_bytes().to_vec();
-                    let verbs = vec![Verb::write(first, words), Verb::write(second, flag)];
-                    fabric.batch(0, verbs).await.unwrap();
-                }
-            });
+            reactor.block_on(write_rounds(&fabric, 0, ROUNDS));
         });
         scope.spawn(|| {
             let reactor = Reactor::new(WaitMode::Block).unwrap();
             let fabric = cluster.fabric(&reactor, 2);
-            reactor.block_on(async {
-                loop {
-                    let verbs = vec![Verb::read(second, 8), Verb::read(first, 256)];
-                    let mut done = fabric.batch(0, verbs).await.unwrap();
-                    let data = done.remove(1).into_bytes();
-                    let flag = word(&done.remove(0).into_bytes());
-                    for bytes in data.chunks(8) {
-                        let found = word(bytes);
-                        assert_eq!(found % 0x0101_0101_0101, 0, "a torn word: {found:#x}");
-                        let round = found / 0x0101_0101_0101;
-                        assert!(round >= flag, "the flag is {flag}, the data is {round}");
-                    }
-                    if flag == ROUNDS {
-                        return;
-                    }
-                }
-            });
+            reactor.block_on(reads_rounds_in_order(&fabric, 0, ROUNDS));
         });
     });
 }
@@ -224,19 +170,6 @@ fn threads_that_lock_by_compare_and_swap_lose_no_update() {
     });
     let sum = reactor.block_on(first.read(data, 8)).unwrap();
     assert_eq!(word(&sum), 3 * CLIENTS * ROUNDS);
-}
-
-/// Checks the lease of `compute` until it has expired.
-async fn fence(fabric: &LibfabricFabric, compute: u16, epoch: u8) {
-    let began = Instant::now();
-    let check = ServiceRequest::CheckLease { compute, epoch };
-    while fabric.call(LEASE_SERVER, check).await.unwrap() != ServiceResponse::Expired {
-        assert!(
-            began.elapsed() < Duration::from_secs(10),
-            "the lease does not end"
-        );
-        fabric.sleep(5_000_000).await;
-    }
 }
 
 /// FABRIC-4. The fenced fabric knows of nothing when it writes: its reactor did not run meanwhile.

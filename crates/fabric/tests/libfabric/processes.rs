@@ -9,8 +9,8 @@ use farbank_fabric::tcp::{Reactor, WaitMode};
 use farbank_fabric::{Fabric, GAddr};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cluster::{Cluster, LEASES, settings_at};
-use crate::fence;
+use crate::cluster::{Cluster, LEASES};
+use crate::shared::{fence, settings_at};
 
 /// Bytes of a write: the node of a tree with long keys, which is one atomic.
 const NODE: usize = 12 << 10;

@@ -11,7 +11,7 @@ use farbank_fabric::tcp::{Reactor, TcpServer, WaitMode};
 use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, create_path, open_path};
 use tempfile::TempDir;
 
-use crate::shared::{MEMORY_BYTES, TIMEOUT, key, start_server};
+use crate::shared::{MEMORY_BYTES, TIMEOUT, key, memory_node, start_server};
 
 pub(crate) const LEASES: LeaseSettings = LeaseSettings {
     compute: Duration::from_millis(200),
@@ -44,7 +44,8 @@ fn start(server: u16, path: &Path, lease_server: Option<SocketAddr>) -> TcpServe
         panic!("the file can be mapped")
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    start_server(server, (medium, Some(path)), LEASES, listener, lease_server)
+    let node = memory_node(server, medium, LEASES, false).shared_at(path);
+    start_server(node, listener, lease_server)
 }
 
 impl Cluster {

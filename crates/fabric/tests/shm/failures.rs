@@ -5,27 +5,17 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::shm::ShmFabric;
-use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse, Verb};
+use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, Verb};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::block_on;
 use crate::cluster::{Cluster, LEASES, child_fabric};
+use crate::shared;
 
-/// Checks the lease of `compute` until it has expired. Returns the time that this took.
+/// See [`shared::fence`].
 fn fence(fabric: &ShmFabric, compute: u16, epoch: u8) -> Duration {
-    let started = Instant::now();
-    block_on(fabric, async {
-        loop {
-            let check = ServiceRequest::CheckLease { compute, epoch };
-            match fabric.call(LEASE_SERVER, check).await.unwrap() {
-                ServiceResponse::Expired => return started.elapsed(),
-                ServiceResponse::Alive => fabric.sleep(2_000_000).await,
-                other => panic!("{other:?}"),
-            }
-        }
-    })
+    block_on(fabric, shared::fence(fabric, compute, epoch))
 }
 
 /// FABRIC-4.

@@ -3,6 +3,7 @@
 mod cluster;
 mod failures;
 mod refusals;
+#[expect(dead_code, reason = "other fabrics use more of it")]
 #[path = "../shared/mod.rs"]
 mod shared;
 
@@ -10,9 +11,12 @@ use std::thread;
 
 use cluster::{Cluster, child_fabric};
 use farbank_fabric::shm::ShmFabric;
-use farbank_fabric::tcp::{Reactor, TcpFabric, TcpSettings, WaitMode};
+use farbank_fabric::tcp::{Reactor, TcpFabric, WaitMode};
 use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse, Verb};
-use shared::{LOCK_BYTES, executes_a_batch_in_order, key, rejects_invalid_batches, word};
+use shared::{
+    LOCK_BYTES, executes_a_batch_in_order, reads_rounds_in_order, rejects_invalid_batches,
+    settings_at, word, write_rounds,
+};
 
 pub(crate) fn block_on<T>(fabric: &ShmFabric, main: impl Future<Output = T>) -> T {
     fabric.reactor().block_on(main)
@@ -51,12 +55,8 @@ fn a_client_by_tcp_sees_the_writes_on_the_mapping_and_the_other_way_round() {
     let fabric = cluster.fabric(1);
     let reactor = Reactor::new(WaitMode::Block).unwrap();
     let addresses = cluster.servers.iter().flatten();
-    let settings = TcpSettings {
-        servers: addresses.map(|server| server.address()).collect(),
-        compute: Some(2),
-        key: key(),
-        timeout: std::time::Duration::from_secs(10),
-    };
+    let addresses = addresses.map(|server| server.address());
+    let settings = settings_at(addresses.collect(), 2);
     let remote = TcpFabric::connect(&reactor, settings).unwrap();
     for server in 0..2 {
         let at = GAddr::host(server, 5000);
@@ -72,40 +72,16 @@ fn a_client_by_tcp_sees_the_writes_on_the_mapping_and_the_other_way_round() {
 fn a_reader_sees_the_writes_of_a_batch_in_order_and_no_torn_word() {
     const ROUNDS: u64 = 100_000;
     let cluster = Cluster::new(2);
-    let (first, second) = (GAddr::host(1, 8192), GAddr::host(1, 65_536));
     thread::scope(|scope| {
         scope.spawn(|| {
             let fabric = cluster.fabric(1);
             fabric.reactor().spawn(fabric.clone().keep_alive());
-            block_on(&fabric, async {
-                for round in 1..=ROUNDS {
-                    let words = (round * 0x0101_0101_0101).to_le_bytes().repeat(32);
-                    let flag = round.to_le_bytes().to_vec();
-                    let verbs = vec![Verb::write(first, words), Verb::write(second, flag)];
-                    fabric.batch(1, verbs).await.unwrap();
-                }
-            });
+            block_on(&fabric, write_rounds(&fabric, 1, ROUNDS));
         });
         scope.spawn(|| {
             let fabric = cluster.fabric(2);
             fabric.reactor().spawn(fabric.clone().keep_alive());
-            block_on(&fabric, async {
-                loop {
-                    let verbs = vec![Verb::read(second, 8), Verb::read(first, 256)];
-                    let mut done = fabric.batch(1, verbs).await.unwrap();
-                    let data = done.remove(1).into_bytes();
-                    let flag = word(&done.remove(0).into_bytes());
-                    for bytes in data.chunks(8) {
-                        let found = word(bytes);
-                        assert_eq!(found % 0x0101_0101_0101, 0, "a torn word: {found:#x}");
-                        let round = found / 0x0101_0101_0101;
-                        assert!(round >= flag, "the flag is {flag}, the data is {round}");
-                    }
-                    if flag == ROUNDS {
-                        return;
-                    }
-                }
-            });
+            block_on(&fabric, reads_rounds_in_order(&fabric, 1, ROUNDS));
         });
     });
 }

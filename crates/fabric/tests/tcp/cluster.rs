@@ -7,7 +7,7 @@ use farbank_fabric::server::LeaseSettings;
 use farbank_fabric::tcp::{Reactor, TcpFabric, TcpServer, TcpSettings};
 use farbank_pm::media::Mapped;
 
-use crate::shared::{MEMORY_BYTES, TIMEOUT, key, start_server};
+use crate::shared::{MEMORY_BYTES, listeners, memory_node, settings_at, start_server};
 
 pub(crate) const LEASES: LeaseSettings = LeaseSettings {
     compute: Duration::from_millis(150),
@@ -23,19 +23,13 @@ pub(crate) struct Cluster {
 /// Starts memory server `server` on `listener`, with empty memory.
 pub(crate) fn start(server: u16, listener: TcpListener, lease_server: SocketAddr) -> TcpServer {
     let medium = Mapped::anonymous(MEMORY_BYTES).unwrap();
-    let lease_server = (server > 0).then_some(lease_server);
-    start_server(server, (medium, None), LEASES, listener, lease_server)
+    let node = memory_node(server, medium, LEASES, false);
+    start_server(node, listener, (server > 0).then_some(lease_server))
 }
 
 impl Cluster {
     pub(crate) fn new(count: u16) -> Cluster {
-        let listeners: Vec<_> = (0..count)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let addresses: Vec<_> = listeners
-            .iter()
-            .map(|listener| listener.local_addr().unwrap())
-            .collect();
+        let (listeners, addresses) = listeners(count);
         let servers = (0..)
             .zip(listeners)
             .map(|(server, listener)| Some(start(server, listener, addresses[0])))
@@ -44,12 +38,7 @@ impl Cluster {
     }
 
     pub(crate) fn settings(&self, compute: u16) -> TcpSettings {
-        TcpSettings {
-            servers: self.addresses.clone(),
-            compute: Some(compute),
-            key: key(),
-            timeout: TIMEOUT,
-        }
+        settings_at(self.addresses.clone(), compute)
     }
 
     pub(crate) fn fabric(&self, reactor: &Reactor, compute: u16) -> TcpFabric {

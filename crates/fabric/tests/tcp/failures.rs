@@ -11,19 +11,7 @@ use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse
 
 use crate::cluster::{Cluster, LEASES};
 use crate::proxy::Proxy;
-
-/// Checks the lease of `compute` until it has expired. Returns the time that this took.
-async fn fence(fabric: &TcpFabric, compute: u16, epoch: u8) -> Duration {
-    let started = Instant::now();
-    loop {
-        let check = ServiceRequest::CheckLease { compute, epoch };
-        match fabric.call(LEASE_SERVER, check).await.unwrap() {
-            ServiceResponse::Expired => return started.elapsed(),
-            ServiceResponse::Alive => fabric.sleep(5_000_000).await,
-            other => panic!("{other:?}"),
-        }
-    }
-}
+use crate::shared::fence;
 
 /// FABRIC-4.
 #[test]

@@ -16,7 +16,8 @@ use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::tcp::{Reactor, WaitMode};
 use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
 use shared::{
-    CHUNK_BYTES, LOCK_BYTES, TIMEOUT, executes_a_batch_in_order, rejects_invalid_batches, word,
+    CHUNK_BYTES, LOCK_BYTES, TIMEOUT, executes_a_batch_in_order, many_clients_share,
+    reads_rounds_in_order, rejects_invalid_batches, word, write_rounds,
 };
 
 #[test]
@@ -35,30 +36,7 @@ fn requests_of_many_clients_share_a_connection() {
     let cluster = Cluster::new(2);
     let reactor = Reactor::new(WaitMode::Block).unwrap();
     let fabric = cluster.fabric(&reactor, 1);
-    let clients: Vec<_> = (0..64_u64)
-        .map(|n| {
-            let fabric = fabric.clone();
-            reactor.spawn(async move {
-                let server = (n % 2) as u16;
-                let own = GAddr::host(server, 4096 + n * 512);
-                for round in 0..50_u8 {
-                    fabric.write(own, vec![round; 300]).await.unwrap();
-                    assert_eq!(fabric.read(own, 300).await.unwrap(), [round; 300]);
-                    let all = GAddr::host(server, 1 << 19);
-                    fabric.fetch_add(all, 1).await.unwrap();
-                }
-            })
-        })
-        .collect();
-    reactor.block_on(async {
-        for client in clients {
-            client.await;
-        }
-        for server in 0..2 {
-            let sum = fabric.read(GAddr::host(server, 1 << 19), 8).await.unwrap();
-            assert_eq!(sum, (32 * 50_u64).to_le_bytes());
-        }
-    });
+    many_clients_share(&reactor, &fabric);
 }
 
 /// FABRIC-1: words are whole. FABRIC-2: a batch takes effect in order, also for clients of other connections.
@@ -66,40 +44,16 @@ fn requests_of_many_clients_share_a_connection() {
 fn a_reader_sees_the_writes_of_a_batch_in_order_and_no_torn_word() {
     const ROUNDS: u64 = 3000;
     let cluster = Cluster::new(1);
-    let (first, second) = (GAddr::host(0, 8192), GAddr::host(0, 65_536));
     thread::scope(|scope| {
         scope.spawn(|| {
             let reactor = Reactor::new(WaitMode::Block).unwrap();
             let fabric = cluster.fabric(&reactor, 1);
-            reactor.block_on(async {
-                for round in 1..=ROUNDS {
-                    let words = (round * 0x0101_0101_0101).to_le_bytes().repeat(32);
-                    let flag = round.to_le_bytes().to_vec();
-                    let verbs = vec![Verb::write(first, words), Verb::write(second, flag)];
-                    fabric.batch(0, verbs).await.unwrap();
-                }
-            });
+            reactor.block_on(write_rounds(&fabric, 0, ROUNDS));
         });
         scope.spawn(|| {
             let reactor = Reactor::new(WaitMode::Block).unwrap();
             let fabric = cluster.fabric(&reactor, 2);
-            reactor.block_on(async {
-                loop {
-                    let verbs = vec![Verb::read(second, 8), Verb::read(first, 256)];
-                    let mut done = fabric.batch(0, verbs).await.unwrap();
-                    let data = done.remove(1).into_bytes();
-                    let flag = word(&done.remove(0).into_bytes());
-                    for bytes in data.chunks(8) {
-                        let found = word(bytes);
-                        assert_eq!(found % 0x0101_0101_0101, 0, "a torn word: {found:#x}");
-                        let round = found / 0x0101_0101_0101;
-                        assert!(round >= flag, "the flag is {flag}, the data is {round}");
-                    }
-                    if flag == ROUNDS {
-                        return;
-                    }
-                }
-            });
+            reactor.block_on(reads_rounds_in_order(&fabric, 0, ROUNDS));
         });
     });
 }
