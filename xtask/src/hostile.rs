@@ -32,6 +32,8 @@ use crate::serving::Serving;
 
 /// Number of repetitions of a repeatable argument.
 const MANY: usize = 20_000;
+/// Factor by which requests are repeated less often. The test of the command line has a higher one.
+const REPEATED_LESS: usize = 1;
 /// Number of connections that send a request at the same time.
 const ATTACKERS: usize = 3;
 /// Least duration of an attack.

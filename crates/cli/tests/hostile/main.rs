@@ -26,6 +26,8 @@ const SCRIPT_BYTES: usize = 256 * MIB;
 const RETURNED_BYTES: &str = "131072";
 /// Number of repetitions of a repeatable argument.
 const MANY: usize = 8_000;
+/// Factor by which requests are repeated less often than in the suite.
+const REPEATED_LESS: usize = 8;
 /// Connections that send a request at the same time.
 const CLIENTS: usize = 3;
 /// Latency samples of the other client between two looks at whether the requests have ended.

@@ -1,13 +1,18 @@
 //! The most expensive requests that a client can send: for each command, for transactions and for memcached's
 //! protocol.
 //!
-//! The suite `hostile` of `cargo xtask` also sends them. Each program has its own [`MANY`].
+//! The suite `hostile` of `cargo xtask` also sends them. The test sends shorter and fewer ones ([`MANY`], [`REPEATED_LESS`]).
 
-use super::MANY;
+use super::{MANY, REPEATED_LESS};
 
 pub(crate) const MIB: usize = 1 << 20;
 /// Length of the value at `big`, close to the largest item of a cache.
 pub(crate) const BIG_BYTES: usize = 1_000_000;
+
+/// Returns the number of repetitions of a request: `most` in the suite, and a part of it in the test.
+fn repeated(most: usize) -> usize {
+    (most / REPEATED_LESS).max(1)
+}
 
 /// Returns a request of `words`.
 pub(crate) fn request(words: &[Vec<u8>]) -> Vec<u8> {
@@ -100,8 +105,8 @@ fn users(command: &str) -> Vec<u8> {
         of(&format!("ACL SETUSER hostile reset{accepted}{selectors}")),
         of(&format!("ACL SETUSER hostile >{}", "p".repeat(MIB))),
         match command {
-            "acl|getuser" => of("ACL GETUSER hostile").repeat(10),
-            "acl|list" => of("ACL LIST").repeat(10),
+            "acl|getuser" => of("ACL GETUSER hostile").repeat(repeated(100)),
+            "acl|list" => of("ACL LIST").repeat(repeated(100)),
             "acl|dryrun" => times("ACL DRYRUN hostile MGET", &"k".repeat(1_000), 1_000),
             _ => Vec::new(),
         },
@@ -122,7 +127,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
     };
     Some(match command {
         "get" | "getdel" | "getex" | "type" | "strlen" | "ttl" | "pttl" | "expiretime"
-        | "pexpiretime" | "persist" => of(&format!("{command} big")).repeat(200),
+        | "pexpiretime" | "persist" => of(&format!("{command} big")).repeat(repeated(200)),
         "mget" => times(command, "big", MANY),
         "exists" | "touch" => times(command, "big", MANY),
         "del" | "unlink" => [distinct(command), times(command, "none", MANY)].concat(),
@@ -132,17 +137,17 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "getset" => of(&format!("GETSET big {value}")).repeat(20),
         "setnx" | "append" => of(&format!("{command} other {value}")).repeat(4),
         "setex" | "psetex" => of(&format!("{command} other 100000 {value}")).repeat(10),
-        "incr" | "decr" => of(&format!("{command} big")).repeat(200),
-        "incrby" | "decrby" => of(&format!("{command} big 1")).repeat(200),
+        "incr" | "decr" => of(&format!("{command} big")).repeat(repeated(200)),
+        "incrby" | "decrby" => of(&format!("{command} big 1")).repeat(repeated(200)),
         "expire" | "pexpire" | "expireat" | "pexpireat" => {
             of(&format!("{command} big 99999999999")).repeat(20)
         }
         "incrbyfloat" => [
-            of("INCRBYFLOAT big 1").repeat(200),
-            of(&format!("INCRBYFLOAT sum 1{}e-4900", "0".repeat(MANY / 4))).repeat(200),
+            of("INCRBYFLOAT big 1").repeat(repeated(200)),
+            of(&format!("INCRBYFLOAT sum 1{}e-4900", "0".repeat(5_000))).repeat(repeated(200)),
         ]
         .concat(),
-        "getrange" | "substr" => of(&format!("{command} big 0 -1")).repeat(60),
+        "getrange" | "substr" => of(&format!("{command} big 0 -1")).repeat(repeated(200)),
         "setrange" => [
             of(&format!("SETRANGE big 900000 {}", &value[..100_000])).repeat(20),
             of("SETRANGE other 536870911 x").repeat(20),
@@ -155,7 +160,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             [
                 values,
                 of("LCS one other IDX").repeat(4),
-                of("LCS big big").repeat(10),
+                of("LCS big big").repeat(20),
             ]
             .concat()
         }
@@ -164,10 +169,10 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             of("SETBIT other 4294967295 1").repeat(20),
         ]
         .concat(),
-        "getbit" => of("GETBIT big 7999999").repeat(200),
-        "bitcount" => of("BITCOUNT big 1 -2 BIT").repeat(60),
-        "bitpos" => of("BITPOS big 1 7999990 -1 BIT").repeat(60),
-        "bitop" => times("BITOP OR bits", "big", 30),
+        "getbit" => of("GETBIT big 7999999").repeat(repeated(200)),
+        "bitcount" => of("BITCOUNT big 1 -2 BIT").repeat(repeated(200)),
+        "bitpos" => of("BITPOS big 1 7999990 -1 BIT").repeat(repeated(200)),
+        "bitop" => times("BITOP OR bits", "big", repeated(500)),
         "bitfield" => [
             times("BITFIELD big", "INCRBY i64 7999000 1", MANY),
             of("BITFIELD other SET u8 4294967280 1").repeat(20),
@@ -177,10 +182,10 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "pfadd" => distinct("PFADD sketch"),
         "pfcount" | "pfmerge" => [
             distinct("PFADD sketch"),
-            times(&format!("{command} sketch"), "sketch", MANY / 20),
+            times(&format!("{command} sketch"), "sketch", repeated(2_000)),
         ]
         .concat(),
-        "dump" => of("DUMP big").repeat(30),
+        "dump" => of("DUMP big").repeat(repeated(200)),
         "restore" | "restore-asking" => restore(command),
         "sort" | "sort_ro" => times(command, "GET none", MANY),
         "migrate" => [
@@ -199,68 +204,75 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             .concat()
             .repeat(20),
         "object|encoding" | "object|freq" | "object|idletime" | "object|refcount" => {
-            of(&format!("{} big", command.replace('|', " "))).repeat(200)
+            of(&format!("{} big", command.replace('|', " "))).repeat(repeated(200))
         }
         "eval" | "eval_ro" => [
             script(command, "for i = 1, 3e6 do end"),
             script(
                 command,
-                "return string.find(string.rep('x', 80), 'x*x*x*y')",
+                "return string.find(string.rep('x', 80), 'x*x*x*x*y')",
             ),
             script(command, "local s = 'x' while true do s = s .. s end"),
             script(
                 command,
                 "local t = {} for i = 1, 3e5 do t[i] = i end table.sort(t) return #t",
             ),
-            script(command, "for i = 1, 200 do redis.call('get', 'big') end"),
+            script(
+                command,
+                &format!(
+                    "for i = 1, {} do redis.call('get', 'big') end",
+                    repeated(1_000)
+                ),
+            ),
             script(command, "return #redis.call('keys', '*')"),
-            script(command, "for i = 1, 2e5 do pcall(error) end"),
+            script(
+                command,
+                &format!("for i = 1, {} do pcall(error) end", repeated(1_000_000)),
+            ),
             times(&format!("{command} return 0"), &long, 1_000),
         ]
         .concat(),
-        "evalsha" | "evalsha_ro" => of(&format!("{command} {} 0", "0".repeat(40))).repeat(MANY / 4),
+        "evalsha" | "evalsha_ro" => {
+            of(&format!("{command} {} 0", "0".repeat(40))).repeat(repeated(5_000))
+        }
         "fcall" | "fcall_ro" => fcall(command),
-        "function|load" => (0..60)
+        "function|load" => (0..repeated(500))
             .flat_map(|at| library(&format!("l{at}"), &format!("f{at}"), &long[..1_000]))
             .collect(),
-        "function|delete" => of("FUNCTION DELETE none").repeat(2_000),
+        "function|delete" => of("FUNCTION DELETE none").repeat(repeated(2_000)),
         // Later requests need the library.
-        "function|flush" => of("FUNCTION FLUSH wrong").repeat(2_000),
+        "function|flush" => of("FUNCTION FLUSH wrong").repeat(repeated(2_000)),
         "function|restore" => {
             let mut wrong = words("FUNCTION RESTORE");
             wrong.push(vec![0; MIB]);
             request(&wrong).repeat(20)
         }
-        "function|list" => of("FUNCTION LIST WITHCODE").repeat(200),
+        "function|list" => of("FUNCTION LIST WITHCODE").repeat(repeated(200)),
         "function|stats" | "function|dump" | "function|kill" | "function|help" | "function" => {
-            of(&command.replace('|', " ")).repeat(1_000)
+            of(&command.replace('|', " ")).repeat(repeated(1_000))
         }
         "script|load" => (0..2_000)
             .flat_map(|at| of(&format!("SCRIPT LOAD return--{at}-{}", &long[..1_000])))
             .collect(),
         "script|exists" => times("SCRIPT EXISTS", &long[..40], MANY),
         "script|flush" | "script|kill" | "script|help" | "script" => {
-            of(&command.replace('|', " ")).repeat(MANY / 4)
+            of(&command.replace('|', " ")).repeat(repeated(5_000))
         }
-        "script|debug" => of("SCRIPT DEBUG NO").repeat(MANY / 4),
-        "keys" => [
-            of("KEYS *"),
-            of(&format!("KEYS {}b", "*a".repeat(MANY / 4))),
-        ]
-        .concat(),
+        "script|debug" => of("SCRIPT DEBUG NO").repeat(repeated(5_000)),
+        "keys" => [of("KEYS *"), of(&format!("KEYS {}b", "*a".repeat(5_000)))].concat(),
         "scan" => {
             let all = of("SCAN 0 COUNT 1000000000");
             let matching = of(&format!(
                 "SCAN 0 COUNT 1000000 MATCH {}b",
-                "*a".repeat(MANY / 4)
+                "*a".repeat(5_000)
             ));
-            [all.repeat(20), matching].concat()
+            [all.repeat(repeated(50)), matching].concat()
         }
         "dbsize" | "time" | "ping" | "readonly" | "unwatch" | "discard" | "exec" | "multi"
         | "reset" | "randomkey" | "object|help" | "client|id" | "client|getname"
         | "client|getredir" | "client|help" | "slowlog|help" | "latency|help" | "memory|help"
         | "command|count" | "command|help" | "config|help" | "config|resetstat"
-        | "config|rewrite" | "quit" => of(&command.replace('|', " ")).repeat(MANY / 4),
+        | "config|rewrite" | "quit" => of(&command.replace('|', " ")).repeat(repeated(5_000)),
         "subscribe" | "psubscribe" | "ssubscribe" => [
             of("HELLO 3"),
             distinct(command),
@@ -276,17 +288,17 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "publish" | "spublish" => [
             of("HELLO 3"),
             of("PSUBSCRIBE * ch*"),
-            of(&format!("{command} channel {value}")).repeat(60),
+            of(&format!("{command} channel {value}")).repeat(repeated(60)),
         ]
         .concat(),
-        "pubsub|numpat" | "pubsub|help" => of(&command.replace('|', " ")).repeat(MANY / 4),
+        "pubsub|numpat" | "pubsub|help" => of(&command.replace('|', " ")).repeat(repeated(5_000)),
         "pubsub|channels" | "pubsub|shardchannels" => [
             of("HELLO 3"),
             distinct("SUBSCRIBE"),
             of(&format!(
                 "{} {}b",
                 command.replace('|', " "),
-                "*a".repeat(MANY / 4)
+                "*a".repeat(5_000)
             )),
             of(&command.replace('|', " ")).repeat(20),
         ]
@@ -295,45 +307,45 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             times(&command.replace('|', " "), "channel", MANY)
         }
         "echo" => of(&format!("ECHO {value}")).repeat(20),
-        "select" => of("SELECT 1").repeat(MANY / 4),
+        "select" => of("SELECT 1").repeat(repeated(5_000)),
         "hello" => of(&format!("HELLO 3{}", format!(" SETNAME {long}").repeat(20))).repeat(5),
-        "auth" => of(&format!("AUTH default {long}")).repeat(50),
+        "auth" => of(&format!("AUTH default {long}")).repeat(repeated(50)),
         // Flush another database, because later requests need the keys.
-        "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(20)].concat(),
-        "flushall" => of("FLUSHALL wrong").repeat(1_000),
+        "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(repeated(100))].concat(),
+        "flushall" => of("FLUSHALL wrong").repeat(repeated(1_000)),
         "client" | "config" | "object" | "pubsub" | "slowlog" | "latency" | "memory" => {
-            of(command).repeat(MANY / 4)
+            of(command).repeat(repeated(5_000))
         }
-        "acl" => of(command).repeat(MANY / 4),
+        "acl" => of(command).repeat(repeated(5_000)),
         "acl|setuser" | "acl|getuser" | "acl|list" | "acl|dryrun" => users(command),
         "acl|deluser" => distinct("ACL DELUSER"),
         "acl|users" | "acl|whoami" | "acl|help" | "acl|load" | "acl|save" => {
-            of(&command.replace('|', " ")).repeat(MANY / 4)
+            of(&command.replace('|', " ")).repeat(repeated(5_000))
         }
-        "acl|cat" => of("ACL CAT slow").repeat(100),
-        "acl|genpass" => of("ACL GENPASS 4096").repeat(2_000),
+        "acl|cat" => of("ACL CAT slow").repeat(repeated(1_000)),
+        "acl|genpass" => of("ACL GENPASS 4096").repeat(repeated(2_000)),
         "acl|log" => [
-            of(&format!("AUTH {long} wrong")).repeat(300),
-            of("ACL LOG 1000000").repeat(50),
+            of(&format!("AUTH {long} wrong")).repeat(repeated(300)),
+            of("ACL LOG 1000000").repeat(repeated(50)),
         ]
         .concat(),
-        "command" => of(command).repeat(MANY / 100),
+        "command" => of(command).repeat(repeated(1_000)),
         "info" => times(command, "everything", MANY),
         "shutdown" => [
-            of("SHUTDOWN ABORT").repeat(1_000),
+            of("SHUTDOWN ABORT").repeat(repeated(1_000)),
             times(command, "wrong", MANY),
         ]
         .concat(),
-        "client|setname" => of(&format!("CLIENT SETNAME {long}")).repeat(50),
-        "client|setinfo" => of(&format!("CLIENT SETINFO LIB-NAME {long}")).repeat(50),
+        "client|setname" => of(&format!("CLIENT SETNAME {long}")).repeat(repeated(50)),
+        "client|setinfo" => of(&format!("CLIENT SETINFO LIB-NAME {long}")).repeat(repeated(50)),
         "client|list" => times("CLIENT LIST ID", "1", MANY),
-        "client|info" => of("CLIENT INFO").repeat(MANY / 4),
+        "client|info" => of("CLIENT INFO").repeat(repeated(5_000)),
         "client|kill" => times("CLIENT KILL", "ID 999999999", MANY).repeat(3),
-        "client|reply" => of("CLIENT REPLY OFF").repeat(MANY / 4),
+        "client|reply" => of("CLIENT REPLY OFF").repeat(repeated(5_000)),
         "client|no-evict" | "client|no-touch" => {
-            of(&format!("{} OFF", command.replace('|', " "))).repeat(MANY / 4)
+            of(&format!("{} OFF", command.replace('|', " "))).repeat(repeated(5_000))
         }
-        "client|pause" => of("CLIENT PAUSE 0 ALL").repeat(MANY / 4),
+        "client|pause" => of("CLIENT PAUSE 0 ALL").repeat(repeated(5_000)),
         "client|unpause"
         | "client|trackinginfo"
         | "slowlog|len"
@@ -341,17 +353,17 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         | "latency|latest"
         | "latency|doctor"
         | "memory|purge"
-        | "memory|malloc-stats" => of(&command.replace('|', " ")).repeat(MANY / 4),
+        | "memory|malloc-stats" => of(&command.replace('|', " ")).repeat(repeated(5_000)),
         // Each prefix is kept twice, and every change is compared with all of them.
         "client|tracking" => [
             of("CLIENT TRACKING ON BCAST PREFIX long"),
             times("CLIENT TRACKING ON BCAST", "PREFIX x", MANY / 2),
-            of(&format!("CLIENT TRACKING ON BCAST PREFIX {long}")).repeat(50),
-            of("SET long 1").repeat(MANY / 4),
+            of(&format!("CLIENT TRACKING ON BCAST PREFIX {long}")).repeat(repeated(50)),
+            of("SET long 1").repeat(repeated(5_000)),
         ]
         .concat(),
         "client|unblock" | "client|caching" | "latency|graph" => {
-            of(&format!("{} {long}", command.replace('|', " "))).repeat(50)
+            of(&format!("{} {long}", command.replace('|', " "))).repeat(repeated(50))
         }
         // Each byte of the arguments takes four bytes of a line, which each of the clients gets.
         "monitor" => [
@@ -367,18 +379,18 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             of("CONFIG SET slowlog-log-slower-than 10000 slowlog-max-len 128"),
         ]
         .concat(),
-        "latency|history" => of("LATENCY HISTORY command").repeat(MANY / 4),
+        "latency|history" => of("LATENCY HISTORY command").repeat(repeated(5_000)),
         "latency|reset" => times("LATENCY RESET", "command", MANY),
         "latency|histogram" => times("LATENCY HISTOGRAM", "get", MANY),
-        "memory|usage" => of("MEMORY USAGE big").repeat(MANY / 4),
-        "memory|stats" | "memory|doctor" => of(&command.replace('|', " ")).repeat(500),
+        "memory|usage" => of("MEMORY USAGE big").repeat(repeated(5_000)),
+        "memory|stats" | "memory|doctor" => of(&command.replace('|', " ")).repeat(repeated(500)),
         "save" | "bgsave" => of(command).repeat(20),
         "replconf" => times("REPLCONF", "capa eof", MANY / 2),
         "sync" => of("SYNC").repeat(3),
         "psync" => of(&format!("PSYNC {long} -1")).repeat(3),
-        "wait" => of("WAIT 1 1000000").repeat(MANY / 4),
+        "wait" => of("WAIT 1 1000000").repeat(repeated(5_000)),
         "debug" => times("DEBUG DIGEST-VALUE", "key", MANY),
-        "bgrewriteaof" | "lastsave" | "role" => of(command).repeat(MANY / 4),
+        "bgrewriteaof" | "lastsave" | "role" => of(command).repeat(repeated(5_000)),
         "lolwut" => times("LOLWUT VERSION 5", "100000", MANY),
         "command|info" | "command|docs" => times(&command.replace('|', " "), "client", MANY),
         "command|list" => of(&format!(
@@ -444,13 +456,18 @@ pub(crate) fn memcached() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("get", format!("get{keys}\r\n").repeat(40).into_bytes()),
         ("gat", format!("gat 0{keys}\r\n").into_bytes()),
-        ("mg", "mg big v k f c t s\r\n".repeat(2_000).into_bytes()),
-        ("mg T", "mg big v T0\r\n".repeat(50).into_bytes()),
-        ("stats", "stats\r\n".repeat(2_000).into_bytes()),
+        (
+            "mg",
+            "mg big v k f c t s\r\n"
+                .repeat(repeated(2_000))
+                .into_bytes(),
+        ),
+        ("mg T", "mg big v T0\r\n".repeat(repeated(200)).into_bytes()),
+        ("stats", "stats\r\n".repeat(repeated(2_000)).into_bytes()),
         (
             "stats cachedump",
-            "stats cachedump 1 0\r\n".repeat(20).into_bytes(),
+            "stats cachedump 1 0\r\n".repeat(repeated(50)).into_bytes(),
         ),
-        ("me", "me big\r\n".repeat(MANY / 4).into_bytes()),
+        ("me", "me big\r\n".repeat(repeated(5_000)).into_bytes()),
     ]
 }
