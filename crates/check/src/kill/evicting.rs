@@ -21,8 +21,8 @@ use farbank_pm::rng::Rng;
 
 use super::event_log::EventLog;
 use super::workload::{
-    LoadOutcome, PIPELINE, RECORD_OVERHEAD, Register, RestartFindings, VALUE_BYTES, number_of,
-    value,
+    LoadOutcome, PIPELINE, RECORD_OVERHEAD, Register, RestartFindings, VALUE_BYTES,
+    load_until_gone, number_of, value,
 };
 use super::{KillLoad, KillShared};
 use crate::child::{ConnectionStop, RespClient, RespReply};
@@ -223,35 +223,22 @@ impl KillLoad for EvictingOwner {
     }
 
     fn load(&mut self, addr: &str, _: &KillShared) -> Result<LoadOutcome, ConnectionStop> {
-        let mut acknowledged = 0;
         self.refused = 0;
-        let stop = 'load: {
-            let mut client = match RespClient::connect(addr) {
-                Ok(client) => client,
-                Err(stop) => break 'load stop,
-            };
-            loop {
-                for _ in 0..=self.rng.below(PIPELINE) {
-                    self.draw(&mut client);
-                }
-                let sent = self.sent.len();
-                let received = self.receive(&mut client);
-                acknowledged += (sent - self.sent.len()) as u64;
-                if let Err(stop) = received {
-                    break 'load stop;
-                }
+        let acknowledged = load_until_gone(addr, |client| {
+            for _ in 0..=self.rng.below(PIPELINE) {
+                self.draw(client);
             }
-        };
+            let sent = self.sent.len();
+            let received = self.receive(client);
+            ((sent - self.sent.len()) as u64, received)
+        })?;
         let in_flight = self.sent.len() as u64;
         self.sent.clear();
-        match stop {
-            ConnectionStop::Gone(_) => Ok(LoadOutcome {
-                acknowledged,
-                in_flight,
-                refused: self.refused,
-            }),
-            wrong @ ConnectionStop::Wrong(_) => Err(wrong),
-        }
+        Ok(LoadOutcome {
+            acknowledged,
+            in_flight,
+            refused: self.refused,
+        })
     }
 
     fn check(&mut self, client: &mut RespClient) -> Result<RestartFindings, ConnectionStop> {

@@ -299,7 +299,7 @@ fn run_load<L: KillLoad>(
     })
 }
 
-/// Checks CHECK-KILL-1 to CHECK-KILL-4 and CHECK-KILL-6, or CHECK-EVICT-1 to CHECK-EVICT-4, on a server that has restarted.
+/// Checks CHECK-KILL-1 to CHECK-KILL-4 and CHECK-KILL-6, or CHECK-EVICT-1 to CHECK-EVICT-5, on a server that has restarted.
 fn check<L: KillLoad>(
     server: &ChildServer,
     owners: &mut [L],

@@ -240,6 +240,29 @@ pub(super) fn number_of(name: &str, bytes: &[u8]) -> Result<u64, UnwrittenValue>
     }
 }
 
+/// Connects to the server at `addr`, and calls `pipeline` until the server ends. `pipeline` sends a pipeline and checks its
+/// replies; it returns how many commands were acknowledged, and whether it was stopped. Returns all acknowledged commands.
+pub(super) fn load_until_gone(
+    addr: &str,
+    mut pipeline: impl FnMut(&mut RespClient) -> (u64, Result<(), ConnectionStop>),
+) -> Result<u64, ConnectionStop> {
+    let mut acknowledged = 0;
+    let stop = match RespClient::connect(addr) {
+        Err(stop) => stop,
+        Ok(mut client) => loop {
+            let (count, received) = pipeline(&mut client);
+            acknowledged += count;
+            if let Err(stop) = received {
+                break stop;
+            }
+        },
+    };
+    match stop {
+        ConnectionStop::Gone(_) => Ok(acknowledged),
+        wrong @ ConnectionStop::Wrong(_) => Err(wrong),
+    }
+}
+
 impl KillLoad for KeyOwner {
     fn fill(&mut self, client: &mut RespClient, shared: &KillShared) -> Result<(), ConnectionStop> {
         for first in (0..self.plain.len()).step_by(PIPELINE as usize) {
@@ -256,34 +279,21 @@ impl KillLoad for KeyOwner {
     }
 
     fn load(&mut self, addr: &str, shared: &KillShared) -> Result<LoadOutcome, ConnectionStop> {
-        let mut acknowledged = 0;
-        let gone = 'load: {
-            let mut client = match RespClient::connect(addr) {
-                Ok(client) => client,
-                Err(stop) => break 'load stop,
-            };
-            loop {
-                for _ in 0..=self.rng.below(PIPELINE) {
-                    self.draw(&mut client, shared);
-                }
-                let sent = self.sent.len();
-                let received = self.receive(&mut client, shared);
-                acknowledged += (sent - self.sent.len()) as u64;
-                if let Err(stop) = received {
-                    break 'load stop;
-                }
+        let acknowledged = load_until_gone(addr, |client| {
+            for _ in 0..=self.rng.below(PIPELINE) {
+                self.draw(client, shared);
             }
-        };
+            let sent = self.sent.len();
+            let received = self.receive(client, shared);
+            ((sent - self.sent.len()) as u64, received)
+        })?;
         let in_flight = self.sent.len() as u64;
         self.sent.clear();
-        match gone {
-            ConnectionStop::Gone(_) => Ok(LoadOutcome {
-                acknowledged,
-                in_flight,
-                refused: 0,
-            }),
-            wrong @ ConnectionStop::Wrong(_) => Err(wrong),
-        }
+        Ok(LoadOutcome {
+            acknowledged,
+            in_flight,
+            refused: 0,
+        })
     }
 
     fn check(&mut self, client: &mut RespClient) -> Result<RestartFindings, ConnectionStop> {
