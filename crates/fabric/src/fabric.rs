@@ -9,7 +9,7 @@
 //!     may be taken at different times in any order, unless [`FabricCaps::read_line_order`] is set.
 //! FABRIC-2  With [`FabricCaps::ordered`], the writes and atomics of a batch take effect in the order of the batch, and
 //!     after those of this compute server's earlier batches to that server. A read that starts after an effect
-//!     was seen sees all effects before it.
+//!     was seen sees all effects before it. A read of a batch starts after the atomics before it in the batch have taken effect.
 //! FABRIC-3  `Ok` means that the verb has taken effect. After [`FabricError::Timeout`] it may have taken effect, may
 //!     still do so, or may never do so. After [`FabricError::Fenced`] the refused verb has no effect, now or later.
 //! FABRIC-4  Once [`ServiceRequest::CheckLease`] was answered with [`ServiceResponse::Expired`], no verb that the fenced compute

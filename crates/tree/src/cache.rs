@@ -4,6 +4,9 @@
 //! random and evicts the less used one. Higher nodes are few and stay. Cached nodes may be outdated: a client that
 //! follows one checks fence keys and level of the next node, and has a wrong node dropped.
 //!
+//! A node has the size that it has on its memory server, or, with [`crate::Config::compact_cache`], the size of its header and its
+//! entries ([`NodePage::packed`]). Then free entries take no room, and the same number of bytes holds more nodes.
+//!
 //! All threads of the compute server share the cache. Lookups of different threads do not write to the same line of the
 //! processor's cache to lock it ([`SharedCache`]). Changes, which follow a read of a node, lock all lookups out.
 
@@ -16,6 +19,7 @@ use crossbeam_utils::sync::ShardedLock;
 use farbank_fabric::GAddr;
 use farbank_pm::rng::Rng;
 
+use crate::config::Config;
 use crate::key::Key;
 use crate::page::NodePage;
 
@@ -35,7 +39,10 @@ pub(crate) struct CachedNode {
 /// The cached nodes of one compute server.
 pub(crate) struct IndexCache {
     bytes_max: usize,
-    node_bytes: usize,
+    is_compact: bool,
+    /// Bytes of the cached nodes of level 1, and of those above.
+    leaf_parents_bytes: usize,
+    upper_bytes: usize,
     /// Cached nodes by level, then by lowest key. Level 0 is empty.
     levels: Vec<BTreeMap<Key, CachedNode>>,
     /// The lowest keys of the cached nodes of level 1, for random draws.
@@ -44,10 +51,12 @@ pub(crate) struct IndexCache {
 }
 
 impl IndexCache {
-    pub(crate) fn new(bytes_max: usize, node_bytes: usize, seed: u64) -> IndexCache {
+    pub(crate) fn new(config: &Config, seed: u64) -> IndexCache {
         IndexCache {
-            bytes_max,
-            node_bytes,
+            bytes_max: config.cache_bytes,
+            is_compact: config.compact_cache,
+            leaf_parents_bytes: 0,
+            upper_bytes: 0,
             levels: Vec::new(),
             order: Vec::new(),
             rng: Rng::new(seed),
@@ -82,12 +91,18 @@ impl IndexCache {
             self.levels.push(BTreeMap::new());
         }
         self.drop_node(head.level, &head.lowest);
+        let page = match self.is_compact {
+            true => Arc::new(page.packed()),
+            false => Arc::clone(page),
+        };
+        let bytes = page.bytes.len();
         if level == 1 {
-            self.make_room();
+            self.make_room(bytes);
             self.order.push(head.lowest.clone());
         }
+        *self.bytes_of(level) += bytes;
         let kept = CachedNode {
-            page: Arc::clone(page),
+            page,
             at,
             highest: head.highest,
             uses: AtomicU64::new(1),
@@ -96,8 +111,16 @@ impl IndexCache {
         self.levels[level].insert(head.lowest, kept);
     }
 
-    fn make_room(&mut self) {
-        while !self.order.is_empty() && (self.order.len() + 1) * self.node_bytes > self.bytes_max {
+    fn bytes_of(&mut self, level: usize) -> &mut usize {
+        match level {
+            1 => &mut self.leaf_parents_bytes,
+            _ => &mut self.upper_bytes,
+        }
+    }
+
+    /// Evicts nodes of level 1 until one of `bytes` fits.
+    fn make_room(&mut self, bytes: usize) {
+        while !self.order.is_empty() && self.leaf_parents_bytes + bytes > self.bytes_max {
             let count = self.order.len() as u64;
             let two = [0; 2].map(|_| self.rng.below(count) as usize);
             let uses = two.map(|place| {
@@ -118,6 +141,7 @@ impl IndexCache {
         let Some(kept) = nodes.remove(lowest) else {
             return;
         };
+        *self.bytes_of(level.into()) -= kept.page.bytes.len();
         if level == 1 {
             self.order.swap_remove(kept.place);
             if let Some(moved) = self.order.get(kept.place) {
@@ -131,6 +155,6 @@ impl IndexCache {
 
     /// Returns the bytes of the cached nodes.
     pub(crate) fn bytes(&self) -> usize {
-        self.levels.iter().map(BTreeMap::len).sum::<usize>() * self.node_bytes
+        self.leaf_parents_bytes + self.upper_bytes
     }
 }

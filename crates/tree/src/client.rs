@@ -115,8 +115,7 @@ impl<F: Fabric> Compute<F> {
             (1..=HOST_LOCKS_MAX).contains(&host_locks),
             "host_locks is {host_locks}, expected 1 to {HOST_LOCKS_MAX}"
         );
-        let node_bytes = config.layout.node_bytes;
-        let cache = IndexCache::new(config.cache_bytes, node_bytes, compute.into());
+        let cache = IndexCache::new(&config, compute.into());
         let servers = (0..fabric.servers()).map(|_| MemoryServerState::new(&config));
         let state = ComputeState {
             config,
@@ -267,6 +266,11 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    /// Returns whether lookups and inserts read a part of a leaf.
+    pub(crate) fn reads_parts(&self) -> bool {
+        self.config().layout.is_hashed() && self.config().entries_alone
+    }
+
     pub(crate) fn note(&self, change: impl FnOnce(&mut OpStats)) {
         let mut op = self.op.get();
         change(&mut op);
@@ -345,6 +349,18 @@ impl<F: Fabric> Client<F> {
         done.map_err(|error| self.noted(error))
     }
 
+    /// Performs `verbs`, all of them on `server`, in one batch.
+    pub(crate) async fn round_trip_of(
+        &self,
+        server: u16,
+        verbs: Vec<Verb>,
+    ) -> Result<Vec<Verb>, TreeError> {
+        self.reachable(server)?;
+        self.note(|op| op.round_trips += 1);
+        let done = self.fabric().batch(server, verbs).await;
+        done.map_err(|error| self.noted(error))
+    }
+
     /// Returns whether the owner's epoch has ended for good: it is fenced (TREE-LOCK-3).
     pub(crate) async fn is_dead(&self, owner: u64) -> Result<bool, TreeError> {
         let (compute, epoch) = decode_owner(owner);
@@ -365,10 +381,7 @@ impl<F: Fabric> Client<F> {
         together: bool,
     ) -> Result<(), TreeError> {
         if together {
-            self.reachable(server)?;
-            self.note(|op| op.round_trips += 1);
-            let done = self.fabric().batch(server, writes).await;
-            return done.map(|_| ()).map_err(|error| self.noted(error));
+            return self.round_trip_of(server, writes).await.map(|_| ());
         }
         for write in writes {
             self.round_trip(write).await?;

@@ -59,6 +59,9 @@ pub struct Config {
     pub entries_alone: bool,
     /// Whether the write of a node and the release of its lock go in one batch (Sherman's command combination).
     pub combine: bool,
+    /// Whether the batch that takes a node's lock also reads the node, so that a write takes two round trips. A batch that does
+    /// not get the lock reads in vain.
+    pub reads_with_lock: bool,
     /// Location of the locks.
     pub locks: LockPlacement,
     /// Coordination within a compute server.
@@ -78,6 +81,8 @@ pub struct Config {
     pub host_locks: u64,
     /// Maximum bytes of internal nodes in the cache of each compute server; 0: no cache.
     pub cache_bytes: usize,
+    /// Whether the cache holds nodes without their free entries.
+    pub compact_cache: bool,
     /// Whether a split places the new node on the next memory server. Otherwise it stays on the server of the old node,
     /// which saves a round trip, and a tree keeps the placement of its bulk load.
     pub spread_splits: bool,
@@ -120,6 +125,7 @@ impl Config {
             values: ValueMode::Words,
             entries_alone: true,
             combine: true,
+            reads_with_lock: false,
             locks: LockPlacement::OnChip,
             local: LocalLockMode::HandOver(HAND_OVERS_MAX),
             shares_keys: false,
@@ -128,6 +134,7 @@ impl Config {
             discards_late_reads: true,
             host_locks: HOST_LOCKS_MAX,
             cache_bytes: CACHE_BYTES,
+            compact_cache: false,
             spread_splits: false,
             shares_spare: false,
             block_reuse_ns_min: 500,
@@ -147,8 +154,16 @@ impl Config {
     /// Returns Sherman with what later systems added: the best combination of techniques that Farbank has.
     #[must_use]
     pub fn farbank() -> Config {
+        /// Lines that a lookup reads: 256 bytes, the longest message that is not bound by the bandwidth of a NIC.
+        const NEIGHBOURHOOD_LINES: usize = 4;
         Config {
+            layout: NodeLayout {
+                neighbourhood_lines: NEIGHBOURHOOD_LINES,
+                ..NodeLayout::new(NodeFormat::Safe)
+            },
             shares_keys: true,
+            reads_with_lock: true,
+            compact_cache: true,
             ..Config::sherman()
         }
     }
@@ -182,12 +197,16 @@ impl Config {
     /// simulation tests.
     #[must_use]
     pub fn with_small_nodes(self) -> Config {
-        let entries = match self.layout.format {
+        let mut layout = self.layout;
+        // A neighbourhood is a part of the leaf.
+        layout.neighbourhood_lines = layout.neighbourhood_lines.min(2);
+        let entries = match layout.format {
+            NodeFormat::Safe if layout.is_hashed() => 13,
             NodeFormat::Safe => 7,
             NodeFormat::Paper => 6,
         };
         Config {
-            layout: self.layout.with_keys(self.layout.key_bytes, entries),
+            layout: layout.with_keys(layout.key_bytes, entries),
             ..self
         }
     }

@@ -5,7 +5,7 @@
 use farbank_pm::fault::NamedFault;
 
 /// All faults of the tree.
-pub const ALL: [NamedFault; 16] = [
+pub const ALL: [NamedFault; 19] = [
     NamedFault {
         name: "tree.torn_is_absent",
         description: "a lookup that reads a torn entry reports that the key is absent",
@@ -34,6 +34,12 @@ pub const ALL: [NamedFault; 16] = [
         name: "tree.owner_not_fenced",
         description: "a lock is taken from an owner that has held it too long, without fencing the owner",
         source: "invariant TREE-LOCK-3 of lock.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.read_before_lock",
+        description: "a writer uses the read of its first attempt to take the lock, even if a later one takes it",
+        source: "invariant TREE-LOCK-4 of lock.rs",
         shows_in: None,
     },
     NamedFault {
@@ -94,6 +100,18 @@ pub const ALL: [NamedFault; 16] = [
         name: "tree.write_joined_late",
         description: "a write joins one whose value is already chosen",
         source: "invariant TREE-SHARE-2 of key_sharing.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.part_fences_unchecked",
+        description: "a client that reads a part of a leaf does not check the fence keys in its lines",
+        source: "invariant TREE-HASH-2 of hashed_leaf.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.moved_without_version",
+        description: "an insert that moves entries of a hashed leaf keeps the version of the node",
+        source: "invariant TREE-HASH-3 of hashed_leaf.rs",
         shows_in: None,
     },
     NamedFault {

@@ -66,7 +66,7 @@ impl<F: Fabric> Client<F> {
 
     /// Performs the write to `key` that this client has begun with `value`: writes its last value.
     async fn combined_put(&self, key: Key, value: u64) -> WriteResult {
-        let locked = self.lock_leaf(&key).await;
+        let locked = self.lock_leaf_part(&key).await;
         let joins_late = fault!("tree.write_joined_late");
         let mut values = match joins_late {
             true => vec![value],

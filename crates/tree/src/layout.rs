@@ -22,12 +22,16 @@
 //!
 //! With [`NodeLayout::checked`], a checksum of all other bytes replaces the versions, as in FG. Nodes are then always
 //! written whole.
+//!
+//! With [`NodeLayout::neighbourhood_lines`], leaves of the safe format have their entries near their keys' home lines (`hashed_leaf`).
 
 use std::ops::Range;
 
 use farbank_fabric::Nanos;
 
-use crate::key::KEY_BYTES_MAX;
+use farbank_pm::rng::Rng;
+
+use crate::key::{KEY_BYTES_MAX, Key};
 
 pub(crate) const LINE: usize = 64;
 /// Bytes before a line's body: the node's version, the entry's version, and the occupied bits.
@@ -61,6 +65,9 @@ pub struct NodeLayout {
     pub key_bytes: usize,
     /// Whether a checksum over the whole node replaces the versions.
     pub checked: bool,
+    /// Number of lines of a leaf in which a key can be, from its home line on; at least 2. 0: a key can be anywhere in its leaf.
+    /// Only the safe format with keys of 8 bytes uses it.
+    pub neighbourhood_lines: usize,
 }
 
 /// Location of an entry in the safe format.
@@ -82,6 +89,7 @@ impl NodeLayout {
             node_bytes: 1024,
             key_bytes: 8,
             checked: false,
+            neighbourhood_lines: 0,
         }
     }
 
@@ -128,6 +136,31 @@ impl NodeLayout {
     /// Returns the number of entries that fit the last line of the header.
     fn head_line_holds(&self) -> usize {
         (self.head_lines() * LINE_BODY - self.head_bytes()) / self.entry_bytes()
+    }
+
+    /// Returns whether the entries of leaves are near their keys' home lines.
+    #[must_use]
+    pub fn is_hashed(&self) -> bool {
+        self.format == NodeFormat::Safe && self.key_bytes == 8 && self.neighbourhood_lines > 1
+    }
+
+    /// Returns the number of lines after the header, which are lines 1 to this one.
+    pub(crate) fn body_lines(&self) -> usize {
+        self.node_bytes / LINE - 1
+    }
+
+    /// Returns the lines in which `key` can be in a hashed leaf, its home line first. After the last line of the leaf comes line 1.
+    pub(crate) fn neighbourhood(&self, key: &Key) -> impl Iterator<Item = usize> + use<> {
+        let count = self.body_lines();
+        let home = Rng::new(key.first()).draw() as usize % count;
+        (0..self.neighbourhood_lines.min(count)).map(move |n| (home + n) % count + 1)
+    }
+
+    /// Returns the slots in line `line` of a hashed leaf, which is not the header's.
+    pub(crate) fn slots_of_line(&self, line: usize) -> Range<usize> {
+        let a_line = LINE_BODY / self.entry_bytes();
+        let first = self.head_line_holds() + (line - 1) * a_line;
+        first..first + a_line
     }
 
     /// Returns the number of entries of a node.

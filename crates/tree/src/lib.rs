@@ -36,7 +36,9 @@
 //!   spare_memory                                memory that compute servers leave to others
 //!   client                                      a client, its compute server, access to memory servers
 //!   lock_table  key_calls  block  node_allocator  cache   the parts of a compute server's state
-//!   page  layout  key  superblock  config       bytes and configuration
+//!   page                                        the bytes of a node
+//!   hashed_leaf                                 leaves of which a lookup reads a part
+//!   layout  key  superblock  config             layout and configuration
 //!   chunk_pool
 //! ```
 //!
@@ -89,6 +91,7 @@ mod conditional;
 mod config;
 mod error;
 pub mod faults;
+mod hashed_leaf;
 mod key;
 mod key_calls;
 mod key_sharing;

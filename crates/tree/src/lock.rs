@@ -15,6 +15,8 @@
 //! TREE-LOCK-2  Clients of one compute server request the global lock one at a time, in the order of their queue.
 //! TREE-LOCK-3  A lock is taken from a dead owner only after the lease manager has fenced the owner. So none of its writes can
 //!     follow.
+//! TREE-LOCK-4  A read in the batch that takes a lock is used only if that batch took the lock. Then the read follows the swap
+//!     (FABRIC-2), and sees what the last owner wrote. With [`crate::Config::reads_with_lock`] a write so takes two round trips.
 //!
 //! # Dead owners
 //! A client that waits for the same owner for [`crate::Config::doubt_ns`] asks the lease manager. If the owner's lease
@@ -53,19 +55,33 @@ enum ReleaseMode {
 impl<F: Fabric> Client<F> {
     /// Takes the lock of `node`.
     pub(crate) async fn lock(&self, node: GAddr) -> Result<HeldLock, TreeError> {
+        let (held, _) = self.lock_and_read(node, &[]).await?;
+        Ok(held)
+    }
+
+    /// Takes the lock of `node`, and performs `reads` of its server in the same batch (TREE-LOCK-4). Returns the completed reads,
+    /// or `None` if the caller has to perform them: the lock was handed over, or the configuration or the fabric excludes it.
+    pub(crate) async fn lock_and_read(
+        &self,
+        node: GAddr,
+        reads: &[Verb],
+    ) -> Result<(HeldLock, Option<Vec<Verb>>), TreeError> {
         let slot = LockWord::of(self.fabric(), self.config(), node);
         if self.config().local != LocalLockMode::None {
             match self.local_locks().wait_for_turn(slot).await {
                 WaitOutcome::Local => {}
-                WaitOutcome::HandedOver => return Ok(self.held(slot, true)),
+                WaitOutcome::HandedOver => return Ok((self.held(slot, true), None)),
                 WaitOutcome::Failed(error) => {
                     self.pass_on(slot, WaitOutcome::Failed(error));
                     return Err(error);
                 }
             }
         }
-        match self.take(slot).await {
-            Ok(()) => Ok(self.held(slot, false)),
+        let together = !reads.is_empty()
+            && self.config().reads_with_lock
+            && self.fabric().caps(slot.server()).ordered;
+        match self.take(slot, if together { reads } else { &[] }).await {
+            Ok(found) => Ok((self.held(slot, false), together.then_some(found))),
             Err(error) => {
                 self.pass_on(slot, slot.after(error));
                 Err(error)
@@ -122,22 +138,28 @@ impl<F: Fabric> Client<F> {
         LockWord::of(self.fabric(), self.config(), node) == held.slot
     }
 
-    /// Takes the global lock, if necessary from a dead owner. Failed attempts are counted as lock retries, not as round
-    /// trips.
-    async fn take(&self, slot: LockWord) -> Result<(), TreeError> {
+    /// Takes the global lock, if necessary from a dead owner, and performs `reads` under it. Failed attempts are counted as lock
+    /// retries, not as round trips.
+    async fn take(&self, slot: LockWord, reads: &[Verb]) -> Result<Vec<Verb>, TreeError> {
         let me = self.lock_owner();
         let (mut expected, mut owner, mut since) = (0, 0, self.fabric().now());
         let mut tries = 0;
+        let mut first_reads = None;
         loop {
-            let verb = self.fabric().verb(slot.swap(expected, me)).await?;
-            let found = slot.owner(verb.found());
+            let mut verbs = vec![slot.swap(expected, me)];
+            verbs.extend_from_slice(reads);
+            let mut done = self.fabric().batch(slot.server(), verbs).await?;
+            let found = slot.owner(done.remove(0).found());
+            if fault!("tree.read_before_lock") {
+                done = first_reads.get_or_insert(done).clone();
+            }
             if found == expected {
                 self.note(|op| {
                     op.round_trips += 1;
                     op.lock_retries += tries;
                     op.taken_over += u32::from(expected != 0);
                 });
-                return Ok(());
+                return Ok(done);
             }
             if found == me {
                 // A client of this compute server could not release it, because the server did not answer.

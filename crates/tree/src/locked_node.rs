@@ -8,10 +8,11 @@ use farbank_pm::fault;
 
 use crate::client::{Client, FetchedNode};
 use crate::error::TreeError;
+use crate::hashed_leaf::node_reads;
 use crate::key::Key;
 use crate::lock::HeldLock;
 use crate::lookup::{Lookup, classify};
-use crate::page::{NodeState, TornNode};
+use crate::page::{NodePage, NodeState, TornNode};
 
 /// A locked node, read under its lock.
 pub(crate) struct LockedNode {
@@ -19,6 +20,8 @@ pub(crate) struct LockedNode {
     pub(crate) found: FetchedNode,
     /// Whether it was reached by a sibling pointer and may have no separator.
     pub(crate) unknown_above: bool,
+    /// Whether the copy has only the neighbourhood of the key.
+    pub(crate) is_part: bool,
 }
 
 impl<F: Fabric> Client<F> {
@@ -28,11 +31,27 @@ impl<F: Fabric> Client<F> {
         locked.ok_or(TreeError::NoTree)
     }
 
+    /// Locks the leaf for `key`, and reads it or only the neighbourhood of `key`.
+    pub(crate) async fn lock_leaf_part(&self, key: &Key) -> Result<LockedNode, TreeError> {
+        let locked = self.lock_node_or_part(key, 0, self.reads_parts()).await?;
+        locked.ok_or(TreeError::NoTree)
+    }
+
     /// Locks and reads the node of `level` for `key`. Returns `None` if the tree has no such level.
     pub(crate) async fn lock_node(
         &self,
         key: &Key,
         level: u8,
+    ) -> Result<Option<LockedNode>, TreeError> {
+        self.lock_node_or_part(key, level, false).await
+    }
+
+    /// Like [`Client::lock_node`]. If `reads_part`, reads only the neighbourhood of `key` if that is enough.
+    async fn lock_node_or_part(
+        &self,
+        key: &Key,
+        level: u8,
+        reads_part: bool,
     ) -> Result<Option<LockedNode>, TreeError> {
         let mut aim = key.clone();
         loop {
@@ -42,12 +61,19 @@ impl<F: Fabric> Client<F> {
             let mut at = way.at;
             let mut unknown_above = false;
             loop {
-                let held = self.lock(at).await?;
+                // A missing separator is added with the header of the leaf.
+                let part = (reads_part && !unknown_above).then_some(key);
+                let (held, found, is_part) = self.lock_and_fetch(at, part).await?;
                 self.note(|op| op.handed_over = held.handed);
-                let found = match self.read_locked(at).await {
-                    Ok(found) => found,
-                    Err(error) => return Err(self.unlock_after(held, error).await),
-                };
+                if is_part {
+                    self.note(|op| op.cache_hit = Self::by_hint(&way) && at == way.at);
+                    return Ok(Some(LockedNode {
+                        held,
+                        found,
+                        unknown_above,
+                        is_part,
+                    }));
+                }
                 match classify(&found.page, key, level) {
                     Lookup::Found if found.page.head().state == NodeState::Moving => {
                         if let Some(next) = self.resolve_moving(held, found, key).await? {
@@ -62,6 +88,7 @@ impl<F: Fabric> Client<F> {
                             held,
                             found,
                             unknown_above: unknown_above && !Self::by_hint(&way),
+                            is_part: false,
                         }));
                     }
                     Lookup::Follow(next) => {
@@ -78,6 +105,52 @@ impl<F: Fabric> Client<F> {
             }
             aim = self.retry_key(&way, aim);
         }
+    }
+
+    /// Locks and reads the node at `at`, in one batch if possible. Reads only the neighbourhood of `part` if the node is the leaf
+    /// that covers it. Returns whether the copy has only that.
+    async fn lock_and_fetch(
+        &self,
+        at: GAddr,
+        part: Option<&Key>,
+    ) -> Result<(HeldLock, FetchedNode, bool), TreeError> {
+        if self.config().reads_with_lock {
+            self.admit(at.server()).await?;
+        }
+        let layout = self.config().layout;
+        let reads = node_reads(&layout, at, part);
+        let (held, done) = self.lock_and_read(at, &reads).await?;
+        let found = match done {
+            Some(reads) => {
+                let page = NodePage::from_reads(layout, at, reads);
+                Ok(FetchedNode { at, page })
+            }
+            None => self.read_in_time(at, part).await,
+        };
+        let found = match (found, part) {
+            (Ok(found), Some(key)) if found.page.is_part_for(key) == Ok(true) => {
+                return Ok((held, found, true));
+            }
+            (Ok(_), Some(_)) => self.read_locked(at).await,
+            (Ok(found), None) => self.checked_under_lock(found),
+            (Err(error), _) => Err(error),
+        };
+        match found {
+            Ok(found) => Ok((held, found, false)),
+            Err(error) => Err(self.unlock_after(held, error).await),
+        }
+    }
+
+    /// Completes the copy of a locked leaf of which only a part was read. Releases the lock after an error.
+    pub(crate) async fn complete(&self, mut locked: LockedNode) -> Result<LockedNode, TreeError> {
+        if locked.is_part {
+            match self.read_locked(locked.found.at).await {
+                Ok(found) => locked.found = found,
+                Err(error) => return Err(self.unlock_after(locked.held, error).await),
+            }
+            locked.is_part = false;
+        }
+        Ok(locked)
     }
 
     /// Returns the locked node, with the slot and the word in its entry of `key`. Releases the lock after an error.

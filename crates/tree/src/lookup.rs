@@ -143,6 +143,24 @@ impl<F: Fabric> Client<F> {
         way.hint.is_some()
     }
 
+    /// Reads the neighbourhood of `key` in its leaf. Returns `None` if the copy is torn, or the node at the address is not a live
+    /// and placed leaf that covers `key`.
+    pub(crate) async fn leaf_part(&self, key: &Key) -> Result<Option<FetchedNode>, TreeError> {
+        let way = self.seek(key, 0).await?.ok_or(TreeError::NoTree)?;
+        let found = self.read_in_time(way.at, Some(key)).await?;
+        match found.page.is_part_for(key) {
+            Ok(true) => {
+                self.note(|op| op.cache_hit = Self::by_hint(&way));
+                Ok(Some(found))
+            }
+            Ok(false) => Ok(None),
+            Err(_) => {
+                self.note(|op| op.read_retries += 1);
+                Ok(None)
+            }
+        }
+    }
+
     /// Reads the leaf for `key`.
     pub(crate) async fn leaf(&self, key: &Key) -> Result<FetchedNode, TreeError> {
         let mut aim = key.clone();

@@ -11,12 +11,14 @@
 //! dead owner is complete before its lock is taken over (TREE-LOCK-3). So a torn copy under the lock is an error, and a reader
 //! without the lock does not repeat its read for ever.
 
-use farbank_fabric::{Fabric, GAddr, Nanos, Verb};
+use farbank_fabric::{Fabric, GAddr, Nanos};
 use farbank_pm::fault;
 use farbank_pm::rng::Rng;
 
 use crate::client::{Client, FetchedNode};
 use crate::error::TreeError;
+use crate::hashed_leaf::node_reads;
+use crate::key::Key;
 use crate::lock::HeldLock;
 use crate::lock_table::LockWord;
 use crate::page::NodePage;
@@ -33,7 +35,7 @@ impl<F: Fabric> Client<F> {
     pub(crate) async fn read(&self, at: GAddr) -> Result<FetchedNode, TreeError> {
         let mut torn = TornTime::default();
         loop {
-            let found = self.read_in_time(at).await?;
+            let found = self.read_in_time(at, None).await?;
             if is_whole(&found) {
                 return Ok(found);
             }
@@ -46,7 +48,15 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// As for [`Client::read`].
     pub(crate) async fn read_locked(&self, at: GAddr) -> Result<FetchedNode, TreeError> {
-        let found = self.read_in_time(at).await?;
+        let found = self.read_in_time(at, None).await?;
+        self.checked_under_lock(found)
+    }
+
+    /// Checks a node that was read under its lock.
+    ///
+    /// # Errors
+    /// As for [`Client::read`].
+    pub(crate) fn checked_under_lock(&self, found: FetchedNode) -> Result<FetchedNode, TreeError> {
         match is_whole(&found) {
             true => Ok(found),
             false => Err(found.damaged()),
@@ -65,10 +75,14 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Reads the node at `at`; the copy may be torn. A read slower than the version window cannot detect a wrapped version. So
-    /// the client backs off before it retries, longer each time, because on a crowded network card immediate retries would keep
-    /// all reads slow.
-    async fn read_in_time(&self, at: GAddr) -> Result<FetchedNode, TreeError> {
+    /// Reads the node at `at`, or the neighbourhood of `part` in it; the copy may be torn. A read slower than the version
+    /// window cannot detect a wrapped version. So the client backs off before it retries, longer each time, because on a crowded
+    /// network card immediate retries would keep all reads slow.
+    pub(crate) async fn read_in_time(
+        &self,
+        at: GAddr,
+        part: Option<&Key>,
+    ) -> Result<FetchedNode, TreeError> {
         const WAIT_NS: Nanos = 4_000;
         const DOUBLINGS: u32 = 6;
         let layout = self.config().layout;
@@ -79,10 +93,10 @@ impl<F: Fabric> Client<F> {
         self.admit(at.server()).await?;
         loop {
             let posted = if is_bounded { now() } else { 0 };
-            let verb = self.round_trip(Verb::read(at, layout.node_bytes)).await?;
+            let reads = node_reads(&layout, at, part);
+            let reads = self.round_trip_of(at.server(), reads).await?;
             if !is_bounded || now() - posted <= ns_max {
-                let bytes = verb.into_bytes();
-                let page = NodePage { layout, bytes };
+                let page = NodePage::from_reads(layout, at, reads);
                 return Ok(FetchedNode { at, page });
             }
             self.note(|op| op.read_retries += 1);

@@ -34,6 +34,12 @@ impl<F: Fabric> Client<F> {
 
     /// Returns the word in the entry of `key`: its value, or its block reference.
     pub(crate) async fn word(&self, key: &Key) -> Result<Option<u64>, TreeError> {
+        if self.reads_parts()
+            && let Some(found) = self.leaf_part(key).await?
+            && let Ok(entry) = found.page.find(key)
+        {
+            return Ok(entry.map(|(_, value)| value));
+        }
         let mut torn = TornTime::default();
         loop {
             let found = self.leaf(key).await?;
@@ -67,7 +73,7 @@ impl<F: Fabric> Client<F> {
 
     /// Sets the value of `key`. Returns the word that its entry had.
     pub(crate) async fn put(&self, key: Key, new: NewValue<'_>) -> Result<Option<u64>, TreeError> {
-        let locked = self.lock_leaf(&key).await?;
+        let locked = self.lock_leaf_part(&key).await?;
         self.put_locked(locked, key, new).await
     }
 
@@ -87,15 +93,40 @@ impl<F: Fabric> Client<F> {
             },
         };
         let page = &mut locked.found.page;
-        let slot = old.map(|(slot, _)| slot).or_else(|| page.free_slot());
+        let slot = old.map(|(slot, _)| slot).or_else(|| page.free_slot(&key));
         let entry = NodeEntry { key, value };
         let Some(slot) = slot else {
-            self.split(locked, entry, block).await?;
+            self.make_slot(locked, entry, block).await?;
             return Ok(None);
         };
         page.set_entry(slot, Some(&entry));
         self.write_slot(locked, slot, &entry.key, block).await?;
         Ok(old.map(|(_, value)| value))
+    }
+
+    /// Adds `entry` to a locked leaf without a free slot for it: moves other entries of a hashed leaf (TREE-HASH-3), or splits the
+    /// leaf. Releases the lock.
+    async fn make_slot(
+        &self,
+        locked: LockedNode,
+        entry: NodeEntry,
+        block: Option<Verb>,
+    ) -> Result<(), TreeError> {
+        let mut locked = self.complete(locked).await?;
+        let Ok(mut entries) = locked.found.page.sorted() else {
+            return Err(self.unlock_after(locked.held, locked.found.damaged()).await);
+        };
+        entries.push(entry.clone());
+        let page = &mut locked.found.page;
+        if !page.can_be_placed(&entries) {
+            return self.split(locked, entry, block).await;
+        }
+        page.refill(&entries);
+        if !fault!("tree.moved_without_version") {
+            page.seal();
+        }
+        let verb = Verb::write(locked.found.at, page.bytes.clone());
+        self.write_locked(locked, verb, &entry.key, block).await
     }
 
     /// Removes `key`. Returns its value.
@@ -143,9 +174,20 @@ impl<F: Fabric> Client<F> {
         key: &Key,
         block: Option<Verb>,
     ) -> Result<(), TreeError> {
+        let verb = written(self.config(), locked.found.at, &mut locked.found.page, slot);
+        self.write_locked(locked, verb, key, block).await
+    }
+
+    /// Performs `verb`, which writes `key` to a locked node, after the block that its entry refers to. Releases the lock.
+    async fn write_locked(
+        &self,
+        locked: LockedNode,
+        verb: Verb,
+        key: &Key,
+        block: Option<Verb>,
+    ) -> Result<(), TreeError> {
         let (at, unknown_above) = (locked.found.at, locked.unknown_above);
         let head = locked.found.page.head();
-        let verb = written(self.config(), at, &mut locked.found.page, slot);
         let writes = after_block(block, vec![verb]);
         self.write_and_unlock(locked.held, writes).await?;
         if unknown_above && head.covers(key) {

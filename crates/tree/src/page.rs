@@ -1,7 +1,9 @@
 //! The bytes of a node, accessed according to its [`NodeLayout`].
 
-use farbank_fabric::GAddr;
+use farbank_fabric::{GAddr, Verb};
+use farbank_pm::fault;
 
+use crate::hashed_leaf::{LineNote, place_by_hash};
 use crate::key::{KEY_BYTES_MAX, Key};
 use crate::layout::{
     HEAD_FIXED, LINE, LINE_BODY, LINE_HEAD, NodeFormat, NodeLayout, PAPER_FRONT, SMALL_VALUE,
@@ -69,6 +71,23 @@ impl NodePage {
         page.set_version(version);
         page.set_head(head);
         page
+    }
+
+    /// Creates the copy of the node at `at` from the results of `node_reads`. The bytes that were not read are zeros.
+    pub(crate) fn from_reads(layout: NodeLayout, at: GAddr, mut reads: Vec<Verb>) -> NodePage {
+        if let [read] = &reads[..]
+            && read.at() == at
+        {
+            let bytes = reads.remove(0).into_bytes();
+            return NodePage { layout, bytes };
+        }
+        let mut bytes = vec![0; layout.node_bytes];
+        for read in reads {
+            let from = (read.at().at() - at.at()) as usize;
+            let part = read.into_bytes();
+            bytes[from..from + part.len()].copy_from_slice(&part);
+        }
+        NodePage { layout, bytes }
     }
 
     /// Reads into `to` from byte `from` of the header or, in the safe format, of the concatenated bodies of all lines.
@@ -155,6 +174,74 @@ impl NodePage {
         self.set_key(HEAD_FIXED, &head.lowest);
         let highest = head.highest.as_ref().unwrap_or(&Key::LEAST);
         self.set_key(HEAD_FIXED + self.layout.key_bytes, highest);
+        if self.layout.is_hashed() && head.level == 0 {
+            let is_scattered = self.line_note(1).is_scattered();
+            for line in 1..=self.layout.body_lines() {
+                let fence = if line % 2 == 0 { &head.lowest } else { highest };
+                let is_live = head.state == NodeState::Live;
+                let is_bounded = head.highest.is_some();
+                let note = LineNote::new(fence.first(), is_live, is_bounded, is_scattered);
+                self.set_line_note(line, note);
+            }
+        }
+    }
+
+    /// Returns the position of the note of a line among the bodies of all lines.
+    fn line_note_at(&self, line: usize) -> usize {
+        line * LINE_BODY + self.layout.slots_of_line(line).len() * self.layout.entry_bytes()
+    }
+
+    fn line_note(&self, line: usize) -> LineNote {
+        let mut bytes = [0; LineNote::BYTES];
+        self.copy_out(self.line_note_at(line), &mut bytes);
+        LineNote::decode(bytes)
+    }
+
+    fn set_line_note(&mut self, line: usize, note: LineNote) {
+        self.copy_in(self.line_note_at(line), &note.encode());
+    }
+
+    fn is_hashed_leaf(&self) -> bool {
+        self.layout.is_hashed() && self.line_note(1).is_leaf()
+    }
+
+    /// Returns the slots in which `key` can be, if this is a hashed leaf that is not scattered. The copy may have only the
+    /// neighbourhood of `key`.
+    fn placed_slots(&self, key: &Key) -> Option<impl Iterator<Item = usize> + use<>> {
+        if !self.layout.is_hashed() {
+            return None;
+        }
+        let layout = self.layout;
+        let mut lines = layout.neighbourhood(key).peekable();
+        let note = self.line_note(*lines.peek()?);
+        let is_placed = note.is_leaf() && !note.is_scattered();
+        is_placed.then(|| lines.flat_map(move |line| layout.slots_of_line(line)))
+    }
+
+    /// Returns whether this copy, which may have only the neighbourhood of `key`, is of a live and placed leaf that covers `key`
+    /// (TREE-HASH-2).
+    pub(crate) fn is_part_for(&self, key: &Key) -> Result<bool, TornNode> {
+        let (mut version, mut lowest, mut highest) = (None, None, None);
+        for line in self.layout.neighbourhood(key) {
+            let of_line = self.bytes[line * LINE];
+            if *version.get_or_insert(of_line) != of_line {
+                return Err(TornNode);
+            }
+            let note = self.line_note(line);
+            if !note.is_live_and_placed() {
+                return Ok(false);
+            }
+            match line % 2 {
+                0 => lowest = Some(note.fence),
+                _ => highest = Some(note.is_bounded().then_some(note.fence)),
+            }
+        }
+        if fault!("tree.part_fences_unchecked") {
+            return Ok(true);
+        }
+        let key = key.first();
+        Ok(lowest.is_some_and(|lowest| lowest <= key)
+            && highest.is_some_and(|highest| highest.is_none_or(|highest| key < highest)))
     }
 
     /// Returns the node's version.
@@ -359,10 +446,59 @@ impl NodePage {
         Ok(entries)
     }
 
+    /// Returns this node in a page without free entries, for a copy that is not changed.
+    pub(crate) fn packed(&self) -> NodePage {
+        let Ok(entries) = self.sorted() else {
+            return self.clone();
+        };
+        let ends = PAPER_FRONT + self.layout.head_bytes() + 1;
+        let layout = NodeLayout {
+            format: NodeFormat::Paper,
+            checked: true,
+            node_bytes: ends + entries.len() * (self.layout.entry_bytes() + 1),
+            ..self.layout
+        };
+        let mut page = NodePage::new(layout, &self.head(), 0);
+        page.refill(&entries);
+        page
+    }
+
+    /// Returns whether a hashed leaf can have `entries`: in their neighbourhoods or, if they are few, scattered.
+    pub(crate) fn can_be_placed(&self, entries: &[NodeEntry]) -> bool {
+        let few = entries.len() * 4 <= self.layout.entries() * 3;
+        self.is_hashed_leaf() && (few || self.place(entries).is_some())
+    }
+
+    fn place(&self, entries: &[NodeEntry]) -> Option<Vec<usize>> {
+        let keys: Vec<&Key> = entries.iter().map(|entry| &entry.key).collect();
+        place_by_hash(&self.layout, &keys)
+    }
+
     /// Replaces all entries.
     pub(crate) fn refill(&mut self, entries: &[NodeEntry]) {
+        if self.is_hashed_leaf() {
+            return self.refill_hashed(entries);
+        }
         for slot in 0..self.layout.entries() {
             let entry = entries.get(slot);
+            if entry.is_some() || self.entry(slot) != Ok(None) {
+                self.set_entry(slot, entry);
+            }
+        }
+    }
+
+    fn refill_hashed(&mut self, entries: &[NodeEntry]) {
+        let placed = self.place(entries);
+        for line in 1..=self.layout.body_lines() {
+            let note = self.line_note(line).scattered(placed.is_none());
+            self.set_line_note(line, note);
+        }
+        let slots = placed.unwrap_or_else(|| (0..entries.len()).collect());
+        let mut by_slot = vec![None; self.layout.entries()];
+        for (entry, slot) in entries.iter().zip(slots) {
+            by_slot[slot] = Some(entry);
+        }
+        for (slot, entry) in by_slot.into_iter().enumerate() {
             if entry.is_some() || self.entry(slot) != Ok(None) {
                 self.set_entry(slot, entry);
             }
@@ -375,6 +511,15 @@ impl NodePage {
             let found = entries.find(|(_, other, value)| *other == key.first() && *value != 0);
             return Ok(found.map(|(slot, _, value)| (slot, value)));
         }
+        if let Some(slots) = self.placed_slots(key) {
+            for slot in slots {
+                match self.entry(slot)? {
+                    Some(entry) if entry.key == *key => return Ok(Some((slot, entry.value))),
+                    _ => {}
+                }
+            }
+            return Ok(None);
+        }
         for found in self.each() {
             let (slot, entry) = found?;
             if entry.key == *key {
@@ -384,8 +529,11 @@ impl NodePage {
         Ok(None)
     }
 
-    /// Returns the first free slot.
-    pub(crate) fn free_slot(&self) -> Option<usize> {
+    /// Returns the first free slot in which `key` can be.
+    pub(crate) fn free_slot(&self, key: &Key) -> Option<usize> {
+        if let Some(mut slots) = self.placed_slots(key) {
+            return slots.find(|&slot| self.entry(slot) == Ok(None));
+        }
         (0..self.layout.entries()).find(|&slot| self.entry(slot) == Ok(None))
     }
 }
@@ -518,7 +666,7 @@ mod tests {
                 assert_eq!(found, Ok(Some((slot, value))), "{layout:?}");
             }
             page.set_entry(1, None);
-            assert_eq!(page.free_slot(), Some(1), "{layout:?}");
+            assert_eq!(page.free_slot(&key(layout, 1)), Some(1), "{layout:?}");
             assert_eq!(page.find(&key(layout, 1)), Ok(None), "{layout:?}");
         }
     }

@@ -129,7 +129,7 @@ impl<F: Fabric> Client<F> {
             value: child.0,
         };
         let page = &mut locked.found.page;
-        let Some(slot) = page.free_slot() else {
+        let Some(slot) = page.free_slot(key) else {
             return Box::pin(self.split(locked, entry, None)).await;
         };
         page.set_entry(slot, Some(&entry));

@@ -24,7 +24,12 @@ pub(crate) fn mark(server: u16, layout: &NodeLayout) -> (GAddr, Vec<u8>) {
     let mut bytes = b"frbktree".to_vec();
     bytes.extend((layout.node_bytes as u32).to_le_bytes());
     bytes.extend((layout.key_bytes as u16).to_le_bytes());
-    bytes.push(u8::from(layout.format == NodeFormat::Paper));
+    let neighbourhood = if layout.is_hashed() {
+        layout.neighbourhood_lines as u8
+    } else {
+        0
+    };
+    bytes.push(u8::from(layout.format == NodeFormat::Paper) | neighbourhood << 1);
     bytes.push(layout.checked.into());
     (GAddr::host(server, AT), bytes)
 }

@@ -55,7 +55,7 @@ fn configs() -> Vec<(&'static str, Config)> {
             },
         ),
     ];
-    named
+    let mut configs: Vec<_> = named
         .into_iter()
         .map(|(name, config)| {
             let layout = NodeLayout {
@@ -64,7 +64,9 @@ fn configs() -> Vec<(&'static str, Config)> {
             };
             (name, Config { layout, ..config })
         })
-        .collect()
+        .collect();
+    configs.push(("farbank", Config::farbank().with_small_nodes()));
+    configs
 }
 
 #[test]
@@ -211,6 +213,58 @@ fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
         client.take_op()
     });
     assert_eq!((write.round_trips, write.bytes_written), (4, 1024));
+}
+
+#[test]
+fn with_reads_under_the_lock_a_write_takes_two_round_trips_and_a_lookup_reads_256_bytes() {
+    let rack = Rack::filled(1, Config::farbank(), 5000);
+    rack.warm((0..10_000).step_by(40));
+    let before = rack.sim.traffic();
+    let (lookups, before_writes) = (100, before.bytes_read);
+    rack.alone(|client| async move {
+        // The first access to a server reads its mark.
+        for key in 0..lookups {
+            let found = client.get(key * 77).await.unwrap();
+            assert_eq!(found, (key % 2 == 0).then_some(key * 77 + 1));
+            assert_eq!(client.take_op().round_trips, 1, "key {}", key * 77);
+        }
+    });
+    let read = rack.sim.traffic().bytes_read - before_writes;
+    let marks = read - lookups * 256;
+    assert!(marks < 100, "{read} bytes were read");
+    let writes = rack.alone(|client| async move {
+        let mut writes = Vec::new();
+        for key in (0..10_000).step_by(154) {
+            assert_eq!(client.insert(key, 5).await.unwrap(), Some(key + 1));
+            writes.push(client.take_op());
+        }
+        writes
+    });
+    let cheap =
+        |op: &farbank_tree::op_stats::OpStats| (op.round_trips, op.bytes_written) == (2, 64);
+    assert!(writes.iter().all(cheap), "{writes:?}");
+}
+
+#[test]
+fn a_compact_cache_holds_more_nodes_in_the_same_bytes() {
+    let hits = [false, true].map(|compact_cache| {
+        let config = Config {
+            compact_cache,
+            cache_bytes: 20 * 1024,
+            ..Config::sherman()
+        };
+        let rack = Rack::filled(1, config, 50_000);
+        rack.warm((0..100_000).step_by(100).cycle().take(10_000));
+        rack.alone(|client| async move {
+            let mut hits = 0;
+            for key in (0..1000).map(|turn| turn * 37 % 1000 * 100) {
+                client.get(key).await.unwrap();
+                hits += u32::from(client.take_op().cache_hit);
+            }
+            hits
+        })
+    });
+    assert!(hits[1] * 10 > hits[0] * 13, "{hits:?} of 1,000 each");
 }
 
 #[test]
