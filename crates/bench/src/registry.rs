@@ -385,6 +385,17 @@ const TREE_MIX: &[&str] = &[
     "threads",
     "coroutines",
 ];
+/// Options of `successors` of the tree.
+const TREE_SUCCESSORS: &[&str] = &[
+    "mix",
+    "skew",
+    "range",
+    "entries",
+    "key-bytes",
+    "cache",
+    "threads",
+    "coroutines",
+];
 /// Options of the experiments that run trees of one size.
 const TREE: &[&str] = &["entries", "key-bytes", "cache", "threads", "coroutines"];
 /// Bounds of the experiments that repeat a comparison of the paper.
@@ -399,6 +410,13 @@ impl ExperimentKey for TreeExperiment {
             bounds: "",
             options: TREE_MIX,
             run: TreeExperiment::Mix,
+        },
+        Experiment {
+            name: "successors",
+            question: "From Sherman to Farbank, adding one technique at a time, under one mix and one skew",
+            bounds: "",
+            options: TREE_SUCCESSORS,
+            run: TreeExperiment::Successors,
         },
         Experiment {
             name: "counts",

@@ -3,7 +3,7 @@
 use super::bench::{TreeBench, describe};
 use super::compare::share_near;
 use super::options::{TreeExperiment, TreeOptions};
-use super::{costs, ratios, sensitivity, sweeps};
+use super::{costs, ratios, sensitivity, successors, sweeps};
 use crate::figure::{Error, ProgressFn, Report};
 
 impl TreeExperiment {
@@ -11,6 +11,7 @@ impl TreeExperiment {
     fn runs(self, options: &TreeOptions) -> u64 {
         match self {
             TreeExperiment::Mix => options.systems.len() as u64,
+            TreeExperiment::Successors => successors::SUCCESSORS_RUNS,
             TreeExperiment::Counts => costs::COUNTS_RUNS,
             TreeExperiment::Locks => costs::LOCKS_RUNS,
             TreeExperiment::Messages => costs::MESSAGES_RUNS,
@@ -29,6 +30,7 @@ impl TreeExperiment {
     fn run(self, bench: &mut TreeBench<'_>) -> Result<(), Error> {
         match self {
             TreeExperiment::Mix => mix(bench),
+            TreeExperiment::Successors => successors::successors(bench),
             TreeExperiment::Counts => costs::counts(bench),
             TreeExperiment::Locks => costs::locks(bench),
             TreeExperiment::Messages => costs::messages(bench),

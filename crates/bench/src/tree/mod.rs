@@ -10,6 +10,7 @@
 //! | experiment | runs                                                 | shows                                       |
 //! |------------|------------------------------------------------------|---------------------------------------------|
 //! | mix        | every system with one mix and skew                   | throughput, latency, fairness, costs        |
+//! | successors | Sherman to Farbank, one technique after another       | throughput relative to Sherman              |
 //! | counts     | Sherman and FG+, write-intensive, skew 0.99          | round trips, retries, sizes (section 5.5)   |
 //! | locks      | clients that take and release locks, in five ways    | the calibration (section 5.6)               |
 //! | messages   | writes of all sizes to one server                    | the calibration: the knee at 256 bytes      |
@@ -33,6 +34,7 @@ mod options;
 mod ratios;
 mod run;
 mod sensitivity;
+mod successors;
 mod sweeps;
 
 pub use experiments::run;

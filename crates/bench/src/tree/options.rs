@@ -65,7 +65,7 @@ impl TreeSystem {
             TreeSystem::FgPlus => "FG+, the paper's improved baseline",
             TreeSystem::Fg => "FG, the baseline without an index cache",
             TreeSystem::Farbank => {
-                "Sherman, and clients of a compute server share operations on one key"
+                "Sherman with later techniques: shared operations on one key, reads with locks, hashed leaves"
             }
         }
     }
@@ -86,6 +86,8 @@ impl TreeSystem {
 pub enum TreeExperiment {
     /// One mix and skew on the selected systems.
     Mix,
+    /// From Sherman to Farbank, one technique after another, with one mix and skew.
+    Successors,
     /// Costs of operations with the paper's setup.
     Counts,
     /// Locks alone: the calibration.
@@ -119,9 +121,9 @@ pub struct TreeOptions {
     pub experiment: TreeExperiment,
     /// Systems of [`TreeExperiment::Mix`].
     pub systems: Vec<TreeSystem>,
-    /// Mix of [`TreeExperiment::Mix`].
+    /// Mix of [`TreeExperiment::Mix`] and [`TreeExperiment::Successors`].
     pub mix: TreeMix,
-    /// Skew of [`TreeExperiment::Mix`].
+    /// Skew of [`TreeExperiment::Mix`] and [`TreeExperiment::Successors`].
     pub theta: f64,
     /// Number of compute servers, and of memory servers.
     pub servers: u16,

@@ -44,6 +44,7 @@ fn one(system: TreeSystem, change: impl Fn(TreeSetup) -> TreeSetup) -> TreeOutco
 fn every_experiment_reports_its_exact_number_of_steps() {
     for experiment in [
         TreeExperiment::Mix,
+        TreeExperiment::Successors,
         TreeExperiment::Counts,
         TreeExperiment::Locks,
         TreeExperiment::Messages,

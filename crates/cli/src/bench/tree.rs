@@ -63,13 +63,13 @@ pub(crate) struct BenchTree {
         value_parser = described(&TreeSystem::ALL, TreeSystem::option_name, TreeSystem::summary)
     )]
     system: Vec<TreeSystem>,
-    /// For mix: operations of the clients.
+    /// For mix and successors: operations of the clients.
     #[arg(long, default_value = "write-intensive", value_parser = one_of(&TreeMix::ALL, |mix| mix.name))]
     mix: TreeMix,
-    /// For mix: Zipfian skew of the keys, from 0 (uniform) to 0.99.
+    /// For mix and successors: Zipfian skew of the keys, from 0 (uniform) to 0.99.
     #[arg(long, value_name = "0..0.99", default_value = "0.99", value_parser = skew)]
     skew: f64,
-    /// For mix: entries that a range query requests.
+    /// For mix and successors: entries that a range query requests.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
     range: u32,
     /// Number of compute servers and of memory servers. A compute server and a memory server share a NIC. Default: 8.
