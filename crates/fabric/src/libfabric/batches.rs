@@ -216,25 +216,19 @@ impl Batches {
         self.lost[usize::from(server)].is_some()
     }
 
-    /// Lets the provider work until it has nothing to do. Returns whether the thread may wait for the endpoint's descriptor.
+    /// Lets the provider work, and posts what may follow the transfers that have ended. Returns whether some have.
     pub(super) fn progress(&mut self) -> bool {
-        const TURNS: u32 = 16;
-        for _ in 0..TURNS {
-            let mut ended = std::mem::take(&mut self.ended);
-            let may_wait = self.transfers.progress(&mut ended);
-            let is_idle = ended.is_empty();
-            for transfer in ended.drain(..) {
-                self.end_transfer(transfer);
-            }
-            self.ended = ended;
-            for number in std::mem::take(&mut self.stalled) {
-                self.advance(number);
-            }
-            if may_wait && is_idle {
-                return true;
-            }
+        let mut ended = std::mem::take(&mut self.ended);
+        self.transfers.progress(&mut ended);
+        let has_ended = !ended.is_empty();
+        for transfer in ended.drain(..) {
+            self.end_transfer(transfer);
         }
-        false
+        self.ended = ended;
+        for number in std::mem::take(&mut self.stalled) {
+            self.advance(number);
+        }
+        has_ended
     }
 
     /// Returns whether a batch waits until the provider can take its next transfer.

@@ -276,8 +276,7 @@ impl<'m> Endpoint<'m> {
     }
 
     /// Executes the verbs of peers that have arrived, and appends the operations of this endpoint that have ended to `ended`.
-    /// Returns whether the thread may wait for the descriptor: nothing else is to be done.
-    pub(super) fn progress(&self, ended: &mut Vec<Completion>) -> bool {
+    pub(super) fn progress(&self, ended: &mut Vec<Completion>) {
         const ENTRIES: usize = 32;
         let queue = self.queue.as_ptr();
         let mut entries = [CqEntry {
@@ -289,16 +288,25 @@ impl<'m> Endpoint<'m> {
                 let read = (*(*queue).ops).read;
                 read(queue, entries.as_mut_ptr().cast(), ENTRIES)
             };
-            match usize::try_from(read) {
-                Ok(0) => break,
-                Ok(count) => ended.extend(entries[..count].iter().map(|entry| Completion {
-                    context: entry.op_context.addr(),
-                    is_ok: true,
-                })),
-                Err(_) if read as i64 == -FI_EAVAIL => self.read_error(ended),
-                Err(_) => break,
+            if read as i64 == -FI_EAVAIL {
+                match self.read_error(ended) {
+                    true => continue,
+                    false => return,
+                }
+            }
+            let count = usize::try_from(read).unwrap_or(0);
+            ended.extend(entries[..count].iter().map(|entry| Completion {
+                context: entry.op_context.addr(),
+                is_ok: true,
+            }));
+            if count < ENTRIES {
+                return;
             }
         }
+    }
+
+    /// Returns whether the thread may wait for the descriptor. Otherwise [`Endpoint::progress`] has something to do.
+    pub(super) fn may_wait(&self) -> bool {
         let mut waits = [self.queue.fid()];
         let fabric = self.fabric.as_ptr();
         // SAFETY: an open fabric, and one open object of it.
@@ -306,7 +314,8 @@ impl<'m> Endpoint<'m> {
         i64::from(may_wait) != -FI_EAGAIN
     }
 
-    fn read_error(&self, ended: &mut Vec<Completion>) {
+    /// Appends an operation that has failed. Returns whether there was one.
+    fn read_error(&self, ended: &mut Vec<Completion>) -> bool {
         let mut entry = CqErrEntry {
             op_context: ptr::null_mut(),
             flags: 0,
@@ -329,10 +338,11 @@ impl<'m> Endpoint<'m> {
                 is_ok: false,
             });
         }
+        read > 0
     }
 
     /// Returns the descriptor that becomes readable when there is something to do. It must be waited for only after
-    /// [`Endpoint::progress`] has returned true.
+    /// [`Endpoint::may_wait`] has returned true.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the completion queue keeps it open.
         unsafe { BorrowedFd::borrow_raw(self.wait) }

@@ -186,7 +186,8 @@ impl LibfabricFabric {
 }
 
 impl LibfabricShared {
-    fn turn(&self, batches: &mut Batches) -> bool {
+    /// Ends the batches to servers whose connection is lost.
+    fn notice_losses(&self, batches: &mut Batches) {
         for server in 0..self.control.servers() {
             if !batches.is_lost(server)
                 && let Some(error) = self.control.lost(server)
@@ -194,7 +195,6 @@ impl LibfabricShared {
                 batches.lose(server, error);
             }
         }
-        batches.progress()
     }
 
     /// Reads a word of each memory server, so that the endpoints are connected before the first request.
@@ -255,7 +255,8 @@ impl EventSource for LibfabricShared {
         /// Pause after which a provider without resources is asked again.
         const STALLED_NS: Nanos = 1_000_000;
         let mut batches = self.batches.borrow_mut();
-        let may_wait = self.turn(&mut batches);
+        self.notice_losses(&mut batches);
+        let may_wait = !batches.progress() && batches.transfers().endpoint().may_wait();
         let next = batches.expire(now);
         let again = match (may_wait, batches.is_stalled()) {
             (false, _) => Some(now),
@@ -266,7 +267,7 @@ impl EventSource for LibfabricShared {
     }
 
     fn ready(&self, _: usize) {
-        self.turn(&mut self.batches.borrow_mut());
+        self.batches.borrow_mut().progress();
     }
 }
 

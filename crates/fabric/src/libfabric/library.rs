@@ -1,10 +1,13 @@
 //! [`Library`]: libfabric, loaded when it is needed, and the providers that it offers.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::net::IpAddr;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use farbank_pm::sync::lock;
 
 use super::LibfabricError;
 use super::abi::{
@@ -14,6 +17,8 @@ use super::abi::{
     FabricFn, FreeInfoFn, GetInfoFn, Info, StrErrorFn, VersionFn,
 };
 
+/// `-ENOMEM`.
+const NO_MEMORY: i64 = -12;
 /// File name of the library, for the dynamic linker.
 const LIBRARY: &str = "libfabric.so.1";
 
@@ -25,6 +30,8 @@ pub(super) struct Library {
     pub(super) open_fabric: FabricFn,
     str_error: StrErrorFn,
     version: u32,
+    /// Providers that were found. An inquiry takes about a tenth of a second.
+    found: Mutex<HashMap<(String, Option<Near>), ProviderInfo>>,
 }
 
 impl fmt::Debug for Library {
@@ -90,6 +97,7 @@ impl Library {
                 open_fabric: *loaded.get(c"fi_fabric")?,
                 str_error: *loaded.get(c"fi_strerror")?,
                 version,
+                found: Mutex::default(),
             })
         }
     }
@@ -131,11 +139,18 @@ impl Library {
         near: Option<Near>,
     ) -> Result<ProviderInfo, LibfabricError> {
         let near = near.filter(|_| has_ip_addresses(provider));
+        let name = (provider.to_owned(), near);
+        let known = lock(&self.found).get(&name).map(ProviderInfo::copy);
+        if let Some(known) = known {
+            return known;
+        }
         let found = self.query(Some(provider), near);
-        found.ok_or_else(|| LibfabricError::NoProvider {
+        let found = found.ok_or_else(|| LibfabricError::NoProvider {
             wanted: provider.into(),
             found: self.providers(),
-        })
+        })?;
+        lock(&self.found).insert(name, found.copy()?);
+        Ok(found)
     }
 
     fn query(
@@ -182,7 +197,7 @@ impl Library {
 }
 
 /// Address by which an endpoint is chosen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Near {
     /// The endpoint has this address of this host.
     Own(IpAddr),
@@ -212,9 +227,27 @@ pub(super) struct ProviderInfo {
     info: NonNull<Info>,
 }
 
+// SAFETY: the structure and all its parts belong to this value alone, and no function of the library depends on the thread.
+unsafe impl Send for ProviderInfo {}
+
 impl ProviderInfo {
     pub(super) fn as_ptr(&self) -> *mut Info {
         self.info.as_ptr()
+    }
+
+    /// Returns a copy, for another endpoint.
+    fn copy(&self) -> Result<ProviderInfo, LibfabricError> {
+        // SAFETY: a valid structure, of which the library allocates a copy, or returns null without memory.
+        let copy = NonNull::new(unsafe { (self.library.dup_info)(self.info.as_ptr()) });
+        match copy {
+            Some(info) => Ok(ProviderInfo {
+                library: Arc::clone(&self.library),
+                info,
+            }),
+            None => Err(self
+                .library
+                .error("copy the attributes of a provider", NO_MEMORY)),
+        }
     }
 
     fn info(&self) -> &Info {

@@ -92,7 +92,8 @@ impl LibfabricService {
         let ServedEndpoint { endpoint, ended } = endpoint;
         // A memory server posts no operations.
         ended.clear();
-        endpoint.progress(ended)
+        endpoint.progress(ended);
+        endpoint.may_wait()
     }
 }
 

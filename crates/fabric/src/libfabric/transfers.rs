@@ -253,10 +253,9 @@ impl Transfers {
         }
     }
 
-    /// Lets the provider work, and appends the operations that have ended to `ended`. Returns whether the thread may wait for
-    /// the endpoint's descriptor.
-    pub(super) fn progress(&mut self, ended: &mut Vec<EndedTransfer>) -> bool {
-        let may_wait = self.endpoint.progress(&mut self.ended);
+    /// Lets the provider work, and appends the operations that have ended to `ended`.
+    pub(super) fn progress(&mut self, ended: &mut Vec<EndedTransfer>) {
+        self.endpoint.progress(&mut self.ended);
         for completion in self.ended.drain(..) {
             let Some(under_way) = self.under_way.remove(&completion.context) else {
                 continue;
@@ -276,7 +275,6 @@ impl Transfers {
                 is_ok: completion.is_ok,
             });
         }
-        may_wait
     }
 }
 

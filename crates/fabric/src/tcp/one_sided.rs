@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farbank_pm::{Medium, PersistCtx};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,8 +18,12 @@ use crate::libfabric::ServedEndpoint;
 use crate::server::{Caller, MemoryNode};
 use crate::wire::{Failure, FrameKind, encode_failure};
 
-/// Longest wait for verbs. A provider that manages connections may not signal the arrival of one.
+/// Longest wait for verbs. A provider may not signal all that it has to do.
 const WAIT_MAX: Duration = Duration::from_millis(100);
+/// Longest wait for verbs at a new endpoint. A provider may not signal the arrival of a connection.
+const CONNECTING_WAIT_MAX: Duration = Duration::from_millis(1);
+/// Time for which an endpoint is new.
+const CONNECTING: Duration = Duration::from_secs(1);
 
 /// Serves the connection `stream` of `caller` and its endpoint until one of them ends.
 pub(super) fn serve<M: Medium>(
@@ -36,6 +40,7 @@ pub(super) fn serve<M: Medium>(
         input,
         out: Vec::new(),
         endpoint: None,
+        opened: Instant::now(),
     };
     loop {
         connection.execute_frames(own)?;
@@ -49,7 +54,12 @@ pub(super) fn serve<M: Medium>(
             }
         };
         let endpoint = connection.endpoint.as_ref();
-        if wait_for_either(&socket, endpoint, may_wait)? && connection.input.fill(&mut socket)? == 0
+        let wait_max = match connection.opened.elapsed() < CONNECTING {
+            _ if !may_wait => Duration::ZERO,
+            true => CONNECTING_WAIT_MAX,
+            false => WAIT_MAX,
+        };
+        if wait_for_either(&socket, endpoint, wait_max)? && connection.input.fill(&mut socket)? == 0
         {
             return Ok(());
         }
@@ -63,6 +73,8 @@ struct OneSidedConnection<'a, M> {
     input: InputBuffer,
     out: Vec<u8>,
     endpoint: Option<ServedEndpoint<'a>>,
+    /// Time at which the endpoint was opened.
+    opened: Instant,
 }
 
 impl<M: Medium> OneSidedConnection<'_, M> {
@@ -71,6 +83,7 @@ impl<M: Medium> OneSidedConnection<'_, M> {
         while let Some((frame, len)) = self.input.frame()? {
             if frame.kind == FrameKind::OpenEndpoint {
                 self.endpoint = None;
+                self.opened = Instant::now();
                 self.endpoint = open(self.node, own, frame.id, &mut self.out)?;
             } else {
                 execute(self.node, self.caller, &mut self.ctx, frame, &mut self.out)?;
@@ -111,19 +124,15 @@ fn open<'a, M: Medium>(
     Ok(named)
 }
 
-/// Waits until the connection or the endpoint has something, if the thread `may_wait`. Returns whether the connection has.
+/// Waits until the connection or the endpoint has something, with an endpoint at most for `wait_max`. Returns whether the connection has.
 fn wait_for_either(
     socket: &TcpStream,
     endpoint: Option<&ServedEndpoint<'_>>,
-    may_wait: bool,
+    wait_max: Duration,
 ) -> io::Result<bool> {
     let connection = PollFd::new(socket, PollFlags::IN);
-    let timeout = match (may_wait, endpoint) {
-        (false, _) => Some(Duration::ZERO),
-        (true, Some(_)) => Some(WAIT_MAX),
-        (true, None) => None,
-    };
-    let timeout = timeout.map(|time| Timespec {
+    let is_bounded = endpoint.is_some() || wait_max.is_zero();
+    let timeout = is_bounded.then_some(wait_max).map(|time| Timespec {
         tv_sec: 0,
         tv_nsec: time.subsec_nanos().into(),
     });
