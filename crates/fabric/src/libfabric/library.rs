@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::fmt;
 use std::net::IpAddr;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use farbank_pm::sync::lock;
 
@@ -16,6 +16,7 @@ use super::abi::{
     FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_SOURCE, FI_THREAD_DOMAIN, FI_WRITE,
     FabricFn, FreeInfoFn, GetInfoFn, Info, StrErrorFn, VersionFn,
 };
+use super::signals::SignalHandlers;
 
 /// `-ENOMEM`.
 const NO_MEMORY: i64 = -12;
@@ -47,17 +48,22 @@ impl Library {
     /// # Errors
     /// It is not installed, or is older than 1.17.
     pub(super) fn load() -> Result<Arc<Library>, LibfabricError> {
-        static LOADED: OnceLock<Arc<Library>> = OnceLock::new();
-        if let Some(library) = LOADED.get() {
+        static LOADED: Mutex<Option<Arc<Library>>> = Mutex::new(None);
+        // Two threads that open it together would save each other's signal handlers.
+        let mut loaded = lock(&LOADED);
+        if let Some(library) = &*loaded {
             return Ok(Arc::clone(library));
         }
         let library = Library::open()?;
-        Ok(Arc::clone(LOADED.get_or_init(|| library)))
+        *loaded = Some(Arc::clone(&library));
+        Ok(library)
     }
 
     fn open() -> Result<Arc<Library>, LibfabricError> {
+        let handlers = SignalHandlers::save();
         // SAFETY: the initialization of libfabric has no preconditions.
         let loaded = unsafe { libloading::Library::new(LIBRARY) };
+        handlers.restore();
         let loaded = loaded.map_err(LibfabricError::NotInstalled)?;
         // SAFETY: the type is the one of the function of this name in `rdma/fabric.h`.
         let version = unsafe {
@@ -140,16 +146,17 @@ impl Library {
     ) -> Result<ProviderInfo, LibfabricError> {
         let near = near.filter(|_| has_ip_addresses(provider));
         let name = (provider.to_owned(), near);
-        let known = lock(&self.found).get(&name).map(ProviderInfo::copy);
-        if let Some(known) = known {
-            return known;
+        // Other threads wait for the inquiry.
+        let mut known = lock(&self.found);
+        if let Some(info) = known.get(&name) {
+            return info.copy();
         }
         let found = self.query(Some(provider), near);
         let found = found.ok_or_else(|| LibfabricError::NoProvider {
             wanted: provider.into(),
             found: self.providers(),
         })?;
-        lock(&self.found).insert(name, found.copy()?);
+        known.insert(name, found.copy()?);
         Ok(found)
     }
 

@@ -16,7 +16,8 @@
 //! of libfabric on this memory. Decision 026 has the reasons.
 //!
 //! # Files
-//! * `abi`: libfabric's C interface. `library`: loads it, and finds providers. `error`: why it cannot be used.
+//! * `abi`: libfabric's C interface. `library`: loads it, and finds providers. `signals`: signal handlers that survive the loading.
+//!   `error`: why it cannot be used.
 //! * `endpoint`: an endpoint and its objects. `transfers`: its operations under way.
 //! * `service`: the endpoints of a memory server.
 //! * `fabric`: [`LibfabricFabric`]. `batches`: its batches, as sequences of transfers.
@@ -45,8 +46,8 @@
 //! | a memory server restarts             | `Timeout`; the compute server joins again                                       |
 //!
 //! # Limits
-//! * Tested with the provider `tcp;ofi_rxm` of libfabric 1.17. With `net;ofi_rxm`, requests to other servers may end with `Timeout` after
-//!   the end of one.
+//! * Tested with the provider `tcp;ofi_rxm` of libfabric 1.17 and, over RDMA in software, with `verbs;ofi_rxm`. With `net;ofi_rxm`,
+//!   requests to other servers may end with `Timeout` after the end of one.
 //! * Each thread of a compute server takes about 13 file descriptors of a memory server.
 //! * A write that is longer than an atomic of the provider, about 16 KiB, is several. A compute server that dies may leave a part of it.
 //! * Verbs have no authentication but the random key of their registration. Use a trusted network.
@@ -58,6 +59,7 @@ mod error;
 mod fabric;
 mod library;
 mod service;
+mod signals;
 mod transfers;
 
 pub use abi::{FieldLayout, constants, layouts};

@@ -50,6 +50,17 @@ fn verbs_have_the_results_of_the_trait() {
 }
 
 #[test]
+fn the_library_leaves_the_signals_to_the_program() {
+    /// SIGILL, SIGABRT and SIGTERM, for which this program has no handlers.
+    const SIGNALS: u64 = 1 << 3 | 1 << 5 | 1 << 14;
+    providers().unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+    assert_eq!(caught & SIGNALS, 0, "{caught:#x}");
+}
+
+#[test]
 fn invalid_batches_are_rejected_and_none_of_their_verbs_executes() {
     let cluster = Cluster::new(1);
     let reactor = Reactor::new(WaitMode::Block).unwrap();
