@@ -175,3 +175,21 @@ fn a_file_that_is_not_a_pool_is_refused_with_one_error() {
         assert_eq!(error.matches("/etc").count(), 1, "{verb}: {error}");
     }
 }
+
+#[test]
+fn options_of_a_cluster_that_do_not_belong_together_are_refused() {
+    let check = ["check", "cluster"];
+    for (options, text) in [
+        (
+            &["--provider", "tcp;ofi_rxm"][..],
+            "--provider needs --fabric libfabric",
+        ),
+        (
+            &["--hosts", "--listen", "127.0.0.1"][..],
+            "cannot be used with",
+        ),
+        (&["--lease-ms", "99"][..], "99 is not in 100..=60000"),
+    ] {
+        says(&[&check[..], options].concat(), 2, text);
+    }
+}

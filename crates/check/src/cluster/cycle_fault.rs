@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use farbank_pm::rng::Rng;
 
-use super::process::LEASE;
 use super::{ClusterOptions, SERVERS};
 
 /// A process of the cluster, by its number among those of its kind.
@@ -25,11 +24,27 @@ pub(super) enum CycleFault {
     /// A memory server is killed and started again.
     Restart(usize),
     /// The host of a process is cut off for a time.
-    Cut(ClusterNode, Duration),
+    Cut(ClusterNode, CutLength),
 }
 
-/// Duration of a cut that is longer than a lease: longer than [`WAIT_MAX`](super::WAIT_MAX), so that a wait for its end is found.
-pub(super) const LONG_CUT: Duration = LEASE.saturating_mul(7);
+/// Duration of a cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CutLength {
+    /// Longer than [`wait_max`](super::wait_max), so that a wait for its end is found.
+    Long,
+    /// Less than half of a lease.
+    Short(Duration),
+}
+
+impl CutLength {
+    /// Returns the duration with leases of `lease`.
+    pub(super) fn duration(self, lease: Duration) -> Duration {
+        match self {
+            CutLength::Long => 7 * lease,
+            CutLength::Short(time) => time,
+        }
+    }
+}
 
 impl CycleFault {
     pub(super) fn draw(options: &ClusterOptions, rng: &mut Rng) -> CycleFault {
@@ -41,7 +56,7 @@ impl CycleFault {
                 0 => ClusterNode::Memory(server),
                 _ => ClusterNode::Compute(process),
             };
-            return CycleFault::Cut(node, draw_cut(rng));
+            return CycleFault::Cut(node, draw_cut(options.lease, rng));
         }
         match rng.below(8) {
             0 => CycleFault::None,
@@ -73,11 +88,14 @@ impl CycleFault {
 }
 
 /// Draws the duration of a cut: longer than a lease, or shorter than half of one.
-fn draw_cut(rng: &mut Rng) -> Duration {
+fn draw_cut(lease: Duration, rng: &mut Rng) -> CutLength {
     const SHORT_MS_MIN: u64 = 10;
-    let short = SHORT_MS_MIN..LEASE.as_millis() as u64 / 2;
+    let short = SHORT_MS_MIN..lease.as_millis() as u64 / 2;
     match rng.below(2) {
-        0 => LONG_CUT,
-        _ => Duration::from_millis(short.start + rng.below(short.end - short.start)),
+        0 => CutLength::Long,
+        _ => {
+            let ms = short.start + rng.below(short.end - short.start);
+            CutLength::Short(Duration::from_millis(ms))
+        }
     }
 }

@@ -17,7 +17,7 @@
 //!            takes effect once, after its beginning and before the end of the cycle, or never. So a late write of a process
 //!            that was paused longer than its lease is a violation in the next cycle.
 //! CLUSTER-2  Scans in both directions find every key that is present throughout.
-//! CLUSTER-3  A call of a process takes at most [`WAIT_MAX`] while another compute process is killed, paused or cut off. Each round
+//! CLUSTER-3  A call of a process takes at most [`wait_max`] while another compute process is killed, paused or cut off. Each round
 //!            ends within a minute.
 //! CLUSTER-4  Memory servers keep what was acknowledged when they are killed and start again on their pools.
 //!
@@ -32,6 +32,7 @@ mod history;
 mod hosts;
 mod process;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,11 +45,11 @@ pub use calls::{
 };
 
 use crate::child::{ChildError, RunFailure, ServerViolation};
-use cycle_fault::{ClusterNode, CycleFault, LONG_CUT};
+use cycle_fault::{ClusterNode, CutLength, CycleFault};
 use history::{KeyValues, KeyVerdict, MadeCall, check_key, collect, longest_call};
 use hosts::ClusterHosts;
 pub use process::ClusterFabric;
-use process::{ClusterFiles, ComputeProcess, LEASE, MemoryProcess, write_key};
+use process::{ClusterFiles, ComputeProcess, MemoryProcess, write_key};
 
 /// Number of keys. A quarter of them is in use in one cycle.
 pub const KEYS: u64 = 96;
@@ -58,18 +59,28 @@ const BUSY_KEYS: u64 = KEYS / 4;
 const SERVERS: u16 = 2;
 /// Time after which a round that has not ended is a violation: more than any timeout of a client.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest call of a process while another compute process is killed, paused or cut off. It is the lease of that process, and
-/// five more for the detection and for a machine under load. A cut takes longer.
-pub const WAIT_MAX: Duration = LEASE.saturating_mul(6);
+/// Shortest lease of a compute process: cuts of less than half of it are possible.
+pub const LEASE_MIN: Duration = Duration::from_millis(100);
+/// Lease of a compute process, unless the machine is slow.
+pub const LEASE_DEFAULT: Duration = Duration::from_millis(300);
 
-impl ClusterFabric {
-    /// Returns the latest moment of a fault after the beginning of a round, in microseconds.
-    fn fault_us_max(self) -> u64 {
-        match self {
+/// Returns the longest call of a process while another compute process is killed, paused or cut off. It is the lease of that
+/// process, and five more for the detection and for a machine under load. A cut takes longer.
+#[must_use]
+pub fn wait_max(lease: Duration) -> Duration {
+    6 * lease
+}
+
+impl ClusterOptions {
+    /// Returns the latest moment of a fault after the beginning of a round, in microseconds. A longer lease is for a
+    /// slower machine.
+    fn fault_us_max(&self) -> u64 {
+        let us = match self.fabric {
             ClusterFabric::Tcp => 15_000,
-            ClusterFabric::Libfabric => 25_000,
+            ClusterFabric::Libfabric { .. } => 25_000,
             ClusterFabric::Shm => 6_000,
-        }
+        };
+        us * self.lease.as_millis() as u64 / LEASE_DEFAULT.as_millis() as u64
     }
 }
 
@@ -84,6 +95,10 @@ pub struct ClusterOptions {
     pub fabric: ClusterFabric,
     /// Whether each process has a host of its own, which cycles cut off.
     pub has_hosts: bool,
+    /// Address of the memory servers, if they have no hosts of their own.
+    pub listen: IpAddr,
+    /// Duration of the lease of a compute process, at least [`LEASE_MIN`].
+    pub lease: Duration,
     /// Number of cycles.
     pub cycles: u64,
     /// Number of compute processes, at least 2.
@@ -166,7 +181,7 @@ pub fn run(
         count(&calls, fault, &mut figures);
         figures.longest = figures
             .longest
-            .max(check_waits(&calls, fault).map_err(RunFailure::Violation)?);
+            .max(check_waits(&calls, fault, options.lease).map_err(RunFailure::Violation)?);
         for key in 0..KEYS {
             match check_key(key, &calls, &values, &read) {
                 KeyVerdict::Holds => figures.histories += 1,
@@ -178,7 +193,10 @@ pub fn run(
         figures.cycles += 1;
         let taken_over = std::mem::take(&mut cluster.taken_over);
         figures.taken_over += taken_over;
-        if matches!(fault, CycleFault::Cut(ClusterNode::Compute(_), LONG_CUT)) {
+        if matches!(
+            fault,
+            CycleFault::Cut(ClusterNode::Compute(_), CutLength::Long)
+        ) {
             figures.taken_in_cuts += taken_over;
         }
         figures.mended += std::mem::take(&mut cluster.mended);
@@ -203,13 +221,17 @@ fn count(calls: &[MadeCall], fault: CycleFault, figures: &mut ClusterFigures) {
         CycleFault::Pause(_) => figures.pauses += 1,
         CycleFault::Restart(_) => figures.restarts += 1,
         CycleFault::Cut(ClusterNode::Memory(_), _) => figures.server_cuts += 1,
-        CycleFault::Cut(ClusterNode::Compute(_), LONG_CUT) => figures.cuts += 1,
-        CycleFault::Cut(ClusterNode::Compute(_), _) => figures.short_cuts += 1,
+        CycleFault::Cut(ClusterNode::Compute(_), CutLength::Long) => figures.cuts += 1,
+        CycleFault::Cut(ClusterNode::Compute(_), CutLength::Short(_)) => figures.short_cuts += 1,
     }
 }
 
 /// Checks the times of the calls of processes that `fault` has not struck (CLUSTER-3). Returns the longest.
-fn check_waits(calls: &[MadeCall], fault: CycleFault) -> Result<Duration, ServerViolation> {
+fn check_waits(
+    calls: &[MadeCall],
+    fault: CycleFault,
+    lease: Duration,
+) -> Result<Duration, ServerViolation> {
     let struck = fault.struck().map(|process| process as u64);
     let others = calls
         .iter()
@@ -217,10 +239,13 @@ fn check_waits(calls: &[MadeCall], fault: CycleFault) -> Result<Duration, Server
     let (longest, history) = longest_call(others);
     match fault {
         _ if fault.is_of_server() => Ok(Duration::ZERO),
-        _ if longest <= WAIT_MAX => Ok(longest),
+        _ if longest <= wait_max(lease) => Ok(longest),
         _ => Err(ServerViolation {
             key: "of another process".into(),
-            what: format!("a call took {longest:?}, expected at most {WAIT_MAX:?}"),
+            what: format!(
+                "a call took {longest:?}, expected at most {:?}",
+                wait_max(lease)
+            ),
             history,
         }),
     }
@@ -244,7 +269,9 @@ impl Cluster<'_> {
         let files = ClusterFiles {
             program: options.program.clone(),
             folder: options.folder.clone(),
-            fabric: options.fabric,
+            fabric: options.fabric.clone(),
+            listen: options.listen,
+            lease: options.lease,
         };
         write_key(&files.key(), options.seed)?;
         let hosts = match options.has_hosts {
@@ -303,7 +330,7 @@ impl Cluster<'_> {
                 self.compute[number].wait_for_lines(rng.below(2 * calls) as usize);
             }
             _ => thread::sleep(Duration::from_micros(
-                rng.below(self.options.fabric.fault_us_max()),
+                rng.below(self.options.fault_us_max()),
             )),
         }
         let mut calls = self.strike(fault)?;
@@ -326,7 +353,7 @@ impl Cluster<'_> {
             }
             CycleFault::Pause(number) => {
                 let process = &mut self.compute[number];
-                process.pause(3 * LEASE)?;
+                process.pause(3 * self.options.lease)?;
                 if let Some(lines) = process.killed_lines()? {
                     self.start_again(number)?;
                     self.expelled += 1;
@@ -342,7 +369,7 @@ impl Cluster<'_> {
             CycleFault::Cut(node, time) => {
                 if let Some(hosts) = &mut self.hosts {
                     hosts.cut(node)?;
-                    thread::sleep(time);
+                    thread::sleep(time.duration(self.options.lease));
                     hosts.join(node)?;
                 }
             }
@@ -386,22 +413,26 @@ mod tests {
             let lines = ["begin 1 0 7 put 5", &end].map(|line| line.parse().unwrap());
             collect(0, lines.to_vec())
         };
-        let cut = |process| CycleFault::Cut(ClusterNode::Compute(process), LONG_CUT);
-        let waited = took(LONG_CUT);
-        assert!(check_waits(&waited, cut(1)).is_err());
-        assert!(check_waits(&waited, CycleFault::Kill(1)).is_err());
-        assert!(check_waits(&waited, CycleFault::None).is_err());
-        assert_eq!(check_waits(&waited, cut(0)).unwrap(), Duration::ZERO);
-        let of_server = CycleFault::Cut(ClusterNode::Memory(0), LONG_CUT);
+        let cut = |process| CycleFault::Cut(ClusterNode::Compute(process), CutLength::Long);
+        let lease = LEASE_DEFAULT;
+        let waited = took(CutLength::Long.duration(lease));
+        assert!(check_waits(&waited, cut(1), lease).is_err());
+        assert!(check_waits(&waited, CycleFault::Kill(1), lease).is_err());
+        assert!(check_waits(&waited, CycleFault::None, lease).is_err());
+        assert_eq!(check_waits(&waited, cut(0), lease).unwrap(), Duration::ZERO);
+        let of_server = CycleFault::Cut(ClusterNode::Memory(0), CutLength::Long);
         for fault in [of_server, CycleFault::Restart(0)] {
-            assert_eq!(check_waits(&waited, fault).unwrap(), Duration::ZERO);
+            assert_eq!(check_waits(&waited, fault, lease).unwrap(), Duration::ZERO);
         }
-        assert_eq!(check_waits(&took(WAIT_MAX), cut(1)).unwrap(), WAIT_MAX);
+        let longest = wait_max(lease);
+        assert_eq!(check_waits(&took(longest), cut(1), lease).unwrap(), longest);
     }
 
     #[test]
     fn half_of_the_faults_of_a_cluster_with_hosts_cut_one_off() {
         let options = |has_hosts| ClusterOptions {
+            listen: std::net::Ipv4Addr::LOCALHOST.into(),
+            lease: LEASE_DEFAULT,
             program: PathBuf::new(),
             folder: PathBuf::new(),
             fabric: ClusterFabric::Tcp,

@@ -1,7 +1,7 @@
 //! The processes of a cluster: memory servers and compute processes.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -16,23 +16,21 @@ use super::calls::{ClusterLine, UnknownLine};
 use crate::child::ChildError;
 use crate::network::Host;
 
-/// Duration of the lease of a compute process.
-pub(super) const LEASE: Duration = Duration::from_millis(300);
-/// Duration of the lease of a memory server.
-const MEMBER_LEASE: Duration = Duration::from_millis(200);
-
 /// Port of a memory server that has a host of its own.
 const HOST_PORT: u16 = 7411;
 
 /// How the compute processes reach the memory servers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClusterFabric {
     /// By TCP.
     Tcp,
     /// By mapping the files of the servers.
     Shm,
     /// Over libfabric, which the program must have been built with.
-    Libfabric,
+    Libfabric {
+        /// Name of the provider.
+        provider: String,
+    },
 }
 
 /// Folder and program of a cluster.
@@ -41,6 +39,10 @@ pub(super) struct ClusterFiles {
     pub(super) program: PathBuf,
     pub(super) folder: PathBuf,
     pub(super) fabric: ClusterFabric,
+    /// Address of memory servers that have no host of their own.
+    pub(super) listen: IpAddr,
+    /// Duration of the lease of a compute process.
+    pub(super) lease: Duration,
 }
 
 impl ClusterFiles {
@@ -104,7 +106,7 @@ impl MemoryProcess {
     ) -> Result<MemoryProcess, ChildError> {
         let listen = match host {
             Some(host) => (host.address(), HOST_PORT).into(),
-            None => (Ipv4Addr::LOCALHOST, 0).into(),
+            None => (files.listen, 0).into(),
         };
         MemoryProcess::start_at(files, host, number, listen, lease_server)
     }
@@ -116,19 +118,25 @@ impl MemoryProcess {
         listen: SocketAddr,
         lease_server: Option<SocketAddr>,
     ) -> Result<MemoryProcess, ChildError> {
+        let member_lease_ms = (files.lease * 2 / 3).as_millis();
+        let size = match files.fabric {
+            // Each connection registers all of it, which takes time, and pins it over RDMA.
+            ClusterFabric::Libfabric { .. } => "64mb",
+            ClusterFabric::Tcp | ClusterFabric::Shm => "256mb",
+        };
         let mut command = files.command(host);
         command
-            .args(["memory-server", "--size", "256mb", "--lock-size", "64kb"])
+            .args(["memory-server", "--size", size, "--lock-size", "64kb"])
             .args(["--chunk-size", "64kb", "--number", &number.to_string()])
             .args(["--listen", &listen.to_string()])
-            .args(["--lease-ms", &LEASE.as_millis().to_string()])
-            .args(["--member-lease-ms", &MEMBER_LEASE.as_millis().to_string()])
+            .args(["--lease-ms", &files.lease.as_millis().to_string()])
+            .args(["--member-lease-ms", &member_lease_ms.to_string()])
             .arg("--key-file")
             .arg(files.key())
             .arg("--pool")
             .arg(files.memory(number));
-        if files.fabric == ClusterFabric::Libfabric {
-            command.args(["--fabric", "libfabric"]);
+        if let ClusterFabric::Libfabric { provider } = &files.fabric {
+            command.args(["--fabric", "libfabric", "--provider", provider]);
         }
         if let Some(address) = lease_server {
             command.args(["--lease-server", &address.to_string()]);
@@ -163,10 +171,10 @@ impl MemoryProcess {
 
     /// Returns the server as a compute process names it.
     pub(super) fn name(&self, files: &ClusterFiles) -> String {
-        match files.fabric {
+        match &files.fabric {
             ClusterFabric::Tcp => self.address.to_string(),
             ClusterFabric::Shm => format!("shm:{}", files.memory(self.number).display()),
-            ClusterFabric::Libfabric => format!("libfabric:{}", self.address),
+            ClusterFabric::Libfabric { .. } => format!("libfabric:{}", self.address),
         }
     }
 

@@ -2,15 +2,17 @@
 //! are linearizable. And the compute process that it starts.
 
 use std::io::{BufRead, Write};
+use std::net::IpAddr;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 use farbank_check::cluster::{
-    self, ClusterAnswer, ClusterCall, ClusterFabric, ClusterFigures, ClusterLine, key_bytes,
-    key_number, monotonic_ns, value_bytes, value_id,
+    self, ClusterAnswer, ClusterCall, ClusterFabric, ClusterFigures, ClusterLine, LEASE_DEFAULT,
+    LEASE_MIN, key_bytes, key_number, monotonic_ns, value_bytes, value_id,
 };
 use farbank_fabric::shm::ServerAddress;
 use farbank_pm::rng::Rng;
@@ -29,8 +31,13 @@ Examples:
       by shared memory
   farbank check cluster --fabric libfabric
       over libfabric, for programs built with it
+  farbank check cluster --fabric libfabric --provider 'verbs;ofi_rxm' --listen 10.9.0.1 --lease-ms 3000
+      over a network card with verbs that has this address, on a slow machine
   farbank check cluster --hosts --cycles 300
       each process on a host of its own, a network namespace; half of the cycles cut a host off (needs root and iproute2)";
+
+/// Default provider of libfabric.
+const PROVIDER: &str = "tcp;ofi_rxm";
 
 /// Kill, pause and cut off processes of a tree on memory servers, and check that the recorded calls are linearizable.
 #[derive(Args)]
@@ -39,6 +46,21 @@ pub(crate) struct CheckClusterArgs {
     /// How the compute processes reach the memory servers.
     #[arg(long, value_enum, default_value = "tcp")]
     fabric: ClusterFabricChoice,
+    /// Provider of --fabric libfabric. Default: tcp;ofi_rxm.
+    #[arg(long, value_name = "NAME")]
+    provider: Option<String>,
+    /// Address on which the memory servers listen.
+    #[arg(
+        long,
+        value_name = "IP",
+        default_value = "127.0.0.1",
+        conflicts_with = "hosts"
+    )]
+    listen: IpAddr,
+    /// Duration of the lease of a compute process, in milliseconds. On a slow machine, a short one ends during a call.
+    #[arg(long, value_name = "MS", default_value_t = LEASE_DEFAULT.as_millis() as u64,
+        value_parser = value_parser!(u64).range(LEASE_MIN.as_millis() as u64..=60_000))]
+    lease_ms: u64,
     /// Run each process on a host of its own, a network namespace, and cut hosts off. Needs root and iproute2.
     #[arg(long)]
     hosts: bool,
@@ -71,12 +93,26 @@ enum ClusterFabricChoice {
     Tcp,
     /// By shared memory: they map the files of the memory servers.
     Shm,
-    /// Over libfabric's provider tcp;ofi_rxm. Only in programs that were built with the feature libfabric.
+    /// Over libfabric. Only in programs that were built with the feature libfabric.
     Libfabric,
 }
 
 impl CheckClusterArgs {
+    /// Returns the fabric and its provider.
+    fn fabric(&self) -> Result<ClusterFabric, Failure> {
+        match (self.fabric, &self.provider) {
+            (ClusterFabricChoice::Libfabric, provider) => {
+                let provider = provider.as_deref().unwrap_or(PROVIDER).to_owned();
+                Ok(ClusterFabric::Libfabric { provider })
+            }
+            (_, Some(_)) => Err(Failure::Usage("--provider needs --fabric libfabric".into())),
+            (ClusterFabricChoice::Tcp, None) => Ok(ClusterFabric::Tcp),
+            (ClusterFabricChoice::Shm, None) => Ok(ClusterFabric::Shm),
+        }
+    }
+
     pub(super) fn run(self) -> Result<(), Failure> {
+        let fabric = self.fabric()?;
         let folder = in_memory("cluster");
         let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", folder.display()));
         std::fs::create_dir(&folder).map_err(failed)?;
@@ -85,12 +121,10 @@ impl CheckClusterArgs {
         let options = cluster::ClusterOptions {
             program,
             folder: folder.clone(),
-            fabric: match self.fabric {
-                ClusterFabricChoice::Tcp => ClusterFabric::Tcp,
-                ClusterFabricChoice::Shm => ClusterFabric::Shm,
-                ClusterFabricChoice::Libfabric => ClusterFabric::Libfabric,
-            },
+            fabric,
             has_hosts: self.hosts,
+            listen: self.listen,
+            lease: Duration::from_millis(self.lease_ms),
             cycles: self.cycles,
             processes: self.processes as usize,
             threads: self.threads as usize,
