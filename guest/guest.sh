@@ -5,6 +5,7 @@
 #   -f KIND     ext4    ext4 with dax=always on an NVDIMM                  [ext4]
 #               devdax  the NVDIMM as /dev/dax0.0
 #               virtio  ext4 on virtio-pmem: no synchronous mappings
+#               none    no persistent memory: $PMEM is a folder in ordinary memory
 #   -s MB       size of the persistent memory                              [128]
 #   -m MB       size of the ordinary memory                                [512]
 #   -a FILE     copies FILE into the guest (may be repeated)
@@ -30,7 +31,7 @@ while getopts w:f:s:m:a:k:e:S:Kt: option; do
     f) FS=$OPTARG ;;
     s) SIZE=$OPTARG ;;
     m) MEMORY=$OPTARG ;;
-    a) FILES+=("$(realpath -e "$OPTARG")") ;;
+    a) FILES+=("$(realpath -es "$OPTARG")") ;;
     k) CUT=$OPTARG ;;
     e) EVICT=$OPTARG ;;
     S) SEED=$OPTARG ;;
@@ -43,7 +44,8 @@ shift $((OPTIND - 1))
 [ $# -ge 1 ] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 64; }
 PROGRAM=$(realpath -e "$1") || fail "there is no program $1"
 shift
-case $FS in ext4 | devdax) DEVICE=nvdimm,unarmed=off ;; virtio) DEVICE=virtio-pmem-pci ;; *) fail "unknown kind $FS, expected ext4, devdax or virtio" ;; esac
+case $FS in ext4 | devdax) DEVICE=nvdimm,unarmed=off ;; virtio) DEVICE=virtio-pmem-pci ;; none) DEVICE= ;;
+  *) fail "unknown kind $FS, expected ext4, devdax, virtio or none" ;; esac
 
 mkdir -p "$WORK"
 WORK=$(realpath "$WORK")
@@ -82,10 +84,12 @@ put_program "$@"
 # ---- the run ----
 QEMU=(qemu-system-x86_64 -machine pc,nvdimm=on,nvdimm-persistence=mem-ctrl -accel tcg,thread=multi -cpu max -smp 2
   -m "${MEMORY}M,slots=2,maxmem=$((MEMORY + SIZE + 1024))M"
-  -object "memory-backend-file,id=pm,share=on,pmem=off,mem-path=$PMEM,size=${SIZE}M" -device "$DEVICE,id=nv,memdev=pm"
   -nodefaults -no-user-config -display none -vga none -nic none -no-reboot
   -serial "file:$WORK/console.log" -serial stdio -kernel "$WORK/vmlinux" -initrd "$WORK/initrd"
-  -append 'console=ttyS0 panic=-1 quiet mitigations=off edd=off random.trust_cpu=on')
+  -append 'console=ttyS0 panic=-1 quiet mitigations=off edd=off random.trust_cpu=on no_timer_check')
+if [ -n "$DEVICE" ]; then
+  QEMU+=(-object "memory-backend-file,id=pm,share=on,pmem=off,mem-path=$PMEM,size=${SIZE}M" -device "$DEVICE,id=nv,memdev=pm")
+fi
 if [ -n "$CUT" ]; then
   rm -f "$WORK/media.img" "$WORK/stats"
   QEMU+=(-plugin "$WORK/powerfail.so,img=$PMEM,media=$WORK/media.img,stats=$WORK/stats,evict=$EVICT,seed=$SEED")

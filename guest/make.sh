@@ -96,7 +96,8 @@ kernel() {
 }
 
 # ---- the root ----
-MODULES=(nfit nd_pmem dax_pmem device_dax virtio_pci virtio_pmem ext4 crc32c_generic brd dm_log_writes dm_snapshot)
+MODULES=(nfit nd_pmem dax_pmem device_dax virtio_pci virtio_pmem ext4 crc32c_generic brd dm_log_writes dm_snapshot
+  dummy rdma_rxe ib_uverbs rdma_ucm crc32_generic)
 
 modules() {
   local root=$1 version=$2 from=$WORK/kernel to=$1/lib/modules/$2 file

@@ -29,7 +29,7 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
         RunSize::Suite => (1, "1"),
         RunSize::Gate => (5, "4"),
     };
-    let guest = Guest::new()?;
+    let guest = Guest::for_power_cuts()?;
     let mut rows = Vec::new();
     for (medium, options) in [
         ("ext4-dax", &["-f", "ext4"][..]),
@@ -103,19 +103,35 @@ impl fmt::Display for GuestRow {
 }
 
 /// Outcome of a boot: the lines printed, and whether the program succeeded.
-struct BootOutcome {
-    lines: Vec<String>,
-    fine: bool,
+pub(crate) struct BootOutcome {
+    pub(crate) lines: Vec<String>,
+    pub(crate) fine: bool,
 }
 
 /// The folder with the guests' files and programs.
-struct Guest {
+pub(crate) struct Guest {
     work: PathBuf,
+    /// Files that are copied into each guest.
+    files: Vec<PathBuf>,
 }
 
 impl Guest {
-    /// Builds the programs and strips them.
-    fn new() -> Result<Guest, String> {
+    /// Prepares guests that have `programs`, without their symbols, and `files`.
+    pub(crate) fn new(programs: &[PathBuf], files: &[&str]) -> Result<Guest, String> {
+        let work = target().join("guest");
+        std::fs::create_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
+        let mut all: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+        for program in programs {
+            let name = program.file_name().unwrap_or_default();
+            let stripped = work.join(name);
+            succeed(Command::new("strip").arg("-o").arg(&stripped).arg(program))?;
+            all.push(stripped);
+        }
+        Ok(Guest { work, files: all })
+    }
+
+    /// Builds the programs of the suite `guest`.
+    fn for_power_cuts() -> Result<Guest, String> {
         cargo(&[
             "build",
             "--release",
@@ -124,28 +140,15 @@ impl Guest {
             "--example",
             "power_cut",
         ])?;
-        let guest = Guest {
-            work: target().join("guest"),
-        };
-        std::fs::create_dir_all(&guest.work)
-            .map_err(|e| format!("{}: {e}", guest.work.display()))?;
         let built = [
             PathBuf::from(farbank().get_program()),
             target().join("release/examples/power_cut"),
         ];
-        for (program, name) in built.iter().zip(["farbank", "power_cut"]) {
-            succeed(
-                Command::new("strip")
-                    .arg("-o")
-                    .arg(guest.work.join(name))
-                    .arg(program),
-            )?;
-        }
-        Ok(guest)
+        Guest::new(&built, &[])
     }
 
     /// Boots a guest. If the time limit is reached, boots it once more with twice the time.
-    fn boot(
+    pub(crate) fn boot(
         &self,
         options: &[&str],
         limit_s: u64,
@@ -180,8 +183,8 @@ impl Guest {
             .arg(&self.work)
             .args(["-t", &limit_s.to_string()])
             .args(options);
-        for file in ["farbank", "power_cut"] {
-            command.arg("-a").arg(self.work.join(file));
+        for file in &self.files {
+            command.arg("-a").arg(file);
         }
         command
             .arg("--")

@@ -2,7 +2,7 @@
 //!
 //! The programs here are built with the feature `libfabric`, in a folder of their own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::RunSize;
@@ -11,29 +11,33 @@ use crate::run::{cargo_command, install, output, succeed, target};
 /// A header of the package libfabric-dev.
 const HEADER: &str = "/usr/include/rdma/fabric.h";
 
+/// Folder of the programs that are built with libfabric.
+fn folder() -> PathBuf {
+    target().join("libfabric")
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut command = cargo_command();
+    command.env("CARGO_TARGET_DIR", folder()).args(args);
+    command
+}
+
+/// Builds the release binary with libfabric. Returns its path.
+pub(crate) fn build() -> Result<PathBuf, String> {
+    let build = ["build", "--release", "-p", "farbank-cli"];
+    succeed(cargo(&build).args(["--features", "libfabric"]))?;
+    Ok(folder().join("release/farbank"))
+}
+
 /// Compares the declared interface with the headers, tests the guarantees of the fabric over `tcp;ofi_rxm`, and kills and pauses
 /// the processes of a tree.
 pub(crate) fn run(size: RunSize) -> Result<(), String> {
     if !Path::new(HEADER).exists() {
         install(&["libfabric1", "libfabric-dev"])?;
     }
-    let folder = target().join("libfabric");
-    let cargo = |args: &[&str]| {
-        let mut command = cargo_command();
-        command.env("CARGO_TARGET_DIR", &folder).args(args);
-        command
-    };
     let mut tests = cargo(&["test", "-p", "farbank-fabric", "--features", "libfabric"]);
     succeed(tests.args(["--test", "libfabric"]))?;
-    succeed(&mut cargo(&[
-        "build",
-        "--release",
-        "-p",
-        "farbank-cli",
-        "--features",
-        "libfabric",
-    ]))?;
-    let farbank = folder.join("release/farbank");
+    let farbank = build()?;
     let mut measured = Command::new(&farbank);
     measured.args([
         "bench",

@@ -42,6 +42,7 @@ mod packages;
 mod pibench;
 mod redis_tests;
 mod release;
+mod roce;
 mod run;
 mod sanitize;
 mod serving;
@@ -163,6 +164,11 @@ const SUITES: &[Suite] = &[
         libfabric::run,
     ),
     Suite(
+        "tree-roce",
+        "a tree over RDMA, by the kernel's soft-RoCE in a virtual machine, when its processes are killed",
+        roce::run,
+    ),
+    Suite(
         "tree-c",
         "a program in C uses the tree through its header",
         |_| run::cargo(&["test", "-p", "farbank-tree-c"]),
@@ -217,13 +223,14 @@ const SUITES: &[Suite] = &[
 ];
 
 /// Suites that do not use the release binary. The release binary is built for all others.
-const WITHOUT_BINARY: [&str; 13] = [
+const WITHOUT_BINARY: [&str; 14] = [
     "advisories",
     "faults",
     "schedules",
     "tree",
     "tree-c",
     "tree-libfabric",
+    "tree-roce",
     "miri",
     "asan",
     "tsan",
