@@ -64,11 +64,13 @@ impl From<Poisoned> for OpenError {
     }
 }
 
-/// Returns the segment size for a pool of `pool_bytes`: 2 MiB, or less where that would leave few segments. In pools
+/// Returns the segment size for a pool of `pool_bytes`: 2 MiB, or less where that would leave fewer than 1,024 segments.
+/// Pools of 4 to 16 MiB have fewer, of 16 KiB: in segments of a few records, cleaning costs more than writing. In pools
 /// below 256 MiB the longest keys and values do not fit.
 #[must_use]
 pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
-    let fit = (pool_bytes / 1024).max(1);
+    const SMALL: u64 = 16 << 10;
+    let fit = (pool_bytes / 1024).max(SMALL.min(pool_bytes / 256)).max(1);
     (1 << fit.ilog2()).clamp(4 << 10, 2 << 20)
 }
 

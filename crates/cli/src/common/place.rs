@@ -210,7 +210,7 @@ pub(crate) fn cache_bytes_min(page_bytes: u64) -> u64 {
 /// Returns the page size of a cache of `bytes`. A page can hold an item of `item_bytes` if enough pages remain.
 /// Without `item_bytes` a small cache keeps small pages, because it needs pages for many size classes.
 fn page_bytes_for(bytes: u64, item_bytes: u64) -> u64 {
-    let usual = PAGE_BYTES.min(segment_bytes_for(bytes) * 16);
+    let usual = (1 << (bytes / 64).max(1).ilog2()).clamp(64 << 10, PAGE_BYTES);
     let roomy = usual.max(item_bytes.next_power_of_two());
     match cache_bytes_min(roomy) <= bytes {
         true => roomy,

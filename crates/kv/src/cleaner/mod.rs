@@ -60,8 +60,13 @@ use crate::format::segment::{SegmentInfo, SegmentState};
 
 /// Bytes of victims that a pass takes where a drain is a fence.
 const PASS_BYTES: usize = 2 << 20;
-/// Maximum number of victims of a pass.
+/// Maximum number of victims of a pass, unless segments are small.
 const PASS_SEGMENTS: usize = 4;
+/// Bytes of victims that a pass of small segments takes. The begin of a pass reads the state of all segments, and four
+/// small ones gain less than that costs.
+const SMALL_PASS_BYTES: usize = 256 << 10;
+/// A pass of small segments takes one in `SMALL_PASS_SHARE` segments of the pool, at most.
+const SMALL_PASS_SHARE: u32 = 16;
 /// How often each segment is emptied, at most, to remove tombstones.
 const PURGE_ROUNDS: u32 = 3;
 /// Bytes of records that one slice of a pass copies.
@@ -415,7 +420,7 @@ impl<M: Medium> Engine<M> {
             }
             return Vec::new();
         }
-        let most = (self.pass_bytes() / self.geometry().segment_bytes()).clamp(1, PASS_SEGMENTS);
+        let most = self.pass_segments();
         if scored.len() > most {
             scored.select_nth_unstable_by(most - 1, |a, b| a.0.total_cmp(&b.0));
             scored.truncate(most);
@@ -430,6 +435,14 @@ impl<M: Medium> Engine<M> {
             victims.truncate(most);
         }
         victims
+    }
+
+    /// Maximum number of victims of a pass.
+    fn pass_segments(&self) -> usize {
+        let segment_bytes = self.geometry().segment_bytes();
+        let share = (self.segments.count() / SMALL_PASS_SHARE) as usize;
+        let small = (SMALL_PASS_BYTES / segment_bytes).min(share);
+        (self.pass_bytes() / segment_bytes).clamp(1, PASS_SEGMENTS.max(small))
     }
 
     /// Bytes of victims that a pass takes. Few where a drain is a fence: then a thread that waits for the pass waits
