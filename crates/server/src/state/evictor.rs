@@ -31,9 +31,9 @@ const POOL_LEN: usize = 16;
 /// Keys that a sample visits before the time is checked.
 const VISITS: usize = 256;
 /// Such steps of a sample that are made however long they take: on a busy machine the thread may not run for a while.
-const CALLS_MIN: u32 = 16;
+const CALLS_MIN: u32 = 4;
 /// Most time for the evictions of one request.
-const TIME_MAX: Duration = Duration::from_millis(2);
+const TIME_MAX: Duration = Duration::from_millis(1);
 /// A search without result that takes less time is followed by no pause, so that in a small store every key is found.
 const SEARCH_SHORT: Duration = Duration::from_micros(500);
 const PAUSE_FACTOR: u32 = 9;
