@@ -76,7 +76,7 @@ impl Default for Config {
             checkpoint_bytes: 32 << 20,
             checkpoint_share: 4,
             checkpoint_pair_share: 12,
-            checkpoint_buffer_bytes: 64 << 20,
+            checkpoint_buffer_bytes: 256 << 20,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
             patience: 2_000,
         }
