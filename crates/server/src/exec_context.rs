@@ -391,9 +391,9 @@ impl<S, C> ExecContext<'_, S, C> {
     /// took most of the time.
     #[inline]
     pub(crate) fn settle_times(&mut self, now: Instant, is_large: bool) -> u64 {
-        let generation = self.shared.counters.generation();
+        let rules = self.shared.count_rules();
         let timer = &mut self.thread.timer;
-        timer.settle(now, is_large, &self.published.commands, generation)
+        timer.settle(now, is_large, &self.published.commands, rules)
     }
 
     /// Counts one `what`.

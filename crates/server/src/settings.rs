@@ -533,6 +533,8 @@ pub(crate) struct LiveSettings {
     pub(crate) acl_log_len: AtomicU64,
     /// 0 if new users and selectors have all channels (`acl-pubsub-default allchannels`), 1 if they have none.
     pub(crate) pubsub_default: AtomicU64,
+    /// 1 if the times of commands are kept (`latency-tracking`).
+    pub(crate) latency_tracking: AtomicU64,
     /// 1 if `protected-mode` is on.
     pub(crate) protected_mode: AtomicU64,
     /// Nanoseconds from which a request is in the slow log or a latency peak.
@@ -570,6 +572,7 @@ impl LiveSettings {
             tracked_keys: AtomicU64::new(1_000_000),
             acl_log_len: AtomicU64::new(128),
             pubsub_default: AtomicU64::new(1),
+            latency_tracking: AtomicU64::new(1),
             protected_mode: AtomicU64::new(options.protected_mode.into()),
             slow_ns: AtomicU64::new(0),
             kept: KeptValues::default(),

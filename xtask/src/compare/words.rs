@@ -522,6 +522,7 @@ const PARAMS: &[&str] = &[
     "acl*",
     "protected-mode",
     "latency-monitor-threshold",
+    "latency-tracking*",
     "maxclient*",
     "[t]imeout",
     "save",
@@ -543,6 +544,8 @@ pub(super) const SETTINGS: &[&str] = &[
     "slowlog-max-len",
     "acllog-max-len",
     "acl-pubsub-default",
+    "latency-tracking",
+    "latency-tracking-info-percentiles",
     "nope",
     "",
 ];

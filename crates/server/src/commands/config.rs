@@ -12,6 +12,7 @@ use super::config_error::ConfigError;
 use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
 use super::config_numbers::{HARMLESS, NUMBERS, parse_memory, parse_number};
 use super::config_paths::{self, FILE, FOLDER, save_file, save_folder};
+use super::config_percentiles;
 use super::config_tls;
 use super::context::CommandContext;
 use super::error::{CommandError, SYNTAX};
@@ -34,9 +35,32 @@ use crate::state::users::User;
 /// The parameters that are no numbers.
 const EVENTS: &str = "notify-keyspace-events";
 const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
-const PROTECTED_MODE: &str = "protected-mode";
 /// Changes the password of the user `default`.
 const PASSWORD: &str = "requirepass";
+
+/// A parameter that is `yes` or `no`. Its setting is 1 or 0.
+struct ConfigSwitch {
+    name: &'static str,
+    setting: fn(&LiveSettings) -> &AtomicU64,
+}
+
+impl ConfigSwitch {
+    fn shown(&self, settings: &LiveSettings) -> String {
+        let is_on = (self.setting)(settings).load(Ordering::Relaxed) != 0;
+        if is_on { "yes" } else { "no" }.to_owned()
+    }
+}
+
+const SWITCHES: &[ConfigSwitch] = &[
+    ConfigSwitch {
+        name: "latency-tracking",
+        setting: |s| &s.latency_tracking,
+    },
+    ConfigSwitch {
+        name: "protected-mode",
+        setting: |s| &s.protected_mode,
+    },
+];
 
 /// A parameter whose values are words. Its setting is the number of the word.
 struct ConfigWord {
@@ -149,6 +173,7 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         .iter()
         .map(|number| (number.name, number.shown(settings)));
     let live = live.chain(WORDS.iter().map(|word| (word.name, word.shown(settings))));
+    let live = live.chain(SWITCHES.iter().map(|own| (own.name, own.shown(settings))));
     let is_constant = |name: &str| all.iter().any(|(constant, _)| *constant == name);
     let live: Vec<_> = live.filter(|(name, _)| !is_constant(name)).collect();
     all.extend(live);
@@ -164,15 +189,16 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             kept.unwrap_or_else(|| ignored.default.to_owned()),
         )
     }));
-    let is_protected = settings.protected_mode.load(Ordering::Relaxed) != 0;
-    let switch = if is_protected { "yes" } else { "no" };
-    all.push((PROTECTED_MODE, switch.to_owned()));
     let start = || shared.options.password.as_ref().map(Password::text);
     let password = settings.kept.get(PASSWORD).or_else(start);
     all.push((PASSWORD, password.unwrap_or_default()));
     all.extend(config_tls::values(&shared.tls.settings()));
     all.push((FOLDER, save_folder(shared).display().to_string()));
     all.push((FILE, save_file(shared)));
+    all.push((
+        config_percentiles::NAME,
+        config_percentiles::value(settings),
+    ));
     all.push((EVENTS, shared.settings.keyspace_events().to_string()));
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
@@ -278,13 +304,11 @@ fn check<'a>(
             false => Err(ConfigError::NotAmong(config_tls::CLIENT_WORDS)),
         };
     }
-    if config_paths::named(name).is_some() {
-        return match allowed {
-            true => config_paths::check(name, value)
-                .map(|_| Vec::new())
-                .map_err(ConfigError::Fixed),
-            false => Err(ConfigError::Protected),
-        };
+    if config_paths::named(name).is_some() && !allowed {
+        return Err(ConfigError::Protected);
+    }
+    if let Some(checked) = check_text(name, value) {
+        return checked.map(|_| Vec::new());
     }
     if let Some((_, now)) = constants(shared).iter().find(|(known, _)| *known == name) {
         return match now.as_bytes() == value {
@@ -308,7 +332,19 @@ fn check<'a>(
     Err(ConfigError::Immutable)
 }
 
-/// Checks a parameter that has an effect.
+/// Checks a parameter that has an effect and is kept as text. Returns its name and the text that CONFIG GET shows. `None`: it
+/// is another parameter.
+fn check_text(name: &str, value: &[u8]) -> Option<Result<(&'static str, String), ConfigError>> {
+    if name == config_percentiles::NAME {
+        let checked = config_percentiles::check(value);
+        return Some(checked.map(|text| (config_percentiles::NAME, text)));
+    }
+    let name = config_paths::named(name)?;
+    let checked = config_paths::check(name, value);
+    Some(checked.map(|path| (name, path)).map_err(ConfigError::Fixed))
+}
+
+/// Checks a parameter that has an effect and is no text.
 fn check_live<'a>(
     settings: &'a LiveSettings,
     name: &str,
@@ -324,10 +360,10 @@ fn check_live<'a>(
     if let Some(word) = WORDS.iter().find(|word| word.name == name) {
         return Ok(vec![((word.setting)(settings), word.parse(value)?)]);
     }
-    if name == PROTECTED_MODE {
+    if let Some(switch) = SWITCHES.iter().find(|switch| switch.name == name) {
         let is_on = value.eq_ignore_ascii_case(b"yes");
         return match is_switch(value) {
-            true => Ok(vec![(&settings.protected_mode, u64::from(is_on))]),
+            true => Ok(vec![((switch.setting)(settings), u64::from(is_on))]),
             false => Err(ConfigError::NotSwitch),
         };
     }
@@ -342,9 +378,9 @@ fn check_live<'a>(
 pub(crate) fn apply(settings: &LiveSettings, parameters: &[LiveParameter]) {
     for parameter in parameters {
         // They were checked when they were parsed.
-        if let Some(name) = config_paths::named(&parameter.name) {
-            if let Ok(path) = config_paths::check(name, parameter.value.as_bytes()) {
-                settings.kept.set(name, path);
+        if let Some(checked) = check_text(&parameter.name, parameter.value.as_bytes()) {
+            if let Ok((name, text)) = checked {
+                settings.kept.set(name, text);
             }
             continue;
         }
@@ -368,10 +404,8 @@ impl FromStr for LiveParameter {
             return Err(SettingsError::new(why));
         }
         let settings = LiveSettings::new(1, &ServerOptions::default());
-        let checked = match config_paths::named(&name) {
-            Some(name) => config_paths::check(name, value.as_bytes())
-                .map(drop)
-                .map_err(ConfigError::Fixed),
+        let checked = match check_text(&name, value.as_bytes()) {
+            Some(checked) => checked.map(drop),
             None => check_live(&settings, &name, value.as_bytes()).map(drop),
         };
         checked.map_err(|why| SettingsError::new(format!("{name}: {why}")))?;
@@ -429,13 +463,7 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         }
         let own = IGNORED.iter().find(|own| own.name == name);
         ignored.extend(own.and_then(|own| Some((name, ignored_value(own, value).ok()?))));
-        if config_paths::named(name).is_some() {
-            ignored.extend(
-                config_paths::check(name, value)
-                    .ok()
-                    .map(|path| (name, path)),
-            );
-        }
+        ignored.extend(check_text(name, value).and_then(Result::ok));
     }
     if let Some((name, settings)) = tls {
         if !ctx.executes_long {
@@ -528,8 +556,9 @@ fn parameters<'a>(
 /// Whether CONFIG SET can change the parameter `name` while the server runs, with an effect.
 #[must_use]
 pub fn is_live(name: &str) -> bool {
-    [EVENTS, OUTPUT_LIMIT, PROTECTED_MODE].contains(&name)
+    [EVENTS, OUTPUT_LIMIT, config_percentiles::NAME].contains(&name)
         || config_paths::named(name).is_some()
+        || SWITCHES.iter().any(|switch| switch.name == name)
         || NUMBERS.iter().any(|number| number.name == name)
         || WORDS.iter().any(|word| word.name == name)
 }

@@ -30,6 +30,9 @@ pub(super) enum ConfigError {
     LimitClass,
     LimitValue,
     EventClass,
+    /// The value is not a list of numbers.
+    NotPercentiles,
+    PercentileRange,
     /// The files of TLS cannot be used.
     Tls,
 }
@@ -53,6 +56,10 @@ impl fmt::Display for ConfigError {
             ConfigError::NotMemoryOrPercent => "argument must be a memory or percent value",
             ConfigError::OutOfRange { least, most } => {
                 return write!(f, "argument must be between {least} and {most} inclusive");
+            }
+            ConfigError::NotPercentiles => "Invalid latency-tracking-info-percentiles parameters",
+            ConfigError::PercentileRange => {
+                "latency-tracking-info-percentiles parameters must sit between 0.0 and 100.0"
             }
             ConfigError::EventClass => return UnknownEventClass.fmt(f),
             ConfigError::Tls => "Unable to update TLS configuration. Check server logs.",

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use farbank_store::Stats;
 
+use super::config_percentiles;
 use super::context::CommandContext;
 use super::context::command_table::CommandTable;
 use super::error::CommandError;
@@ -34,8 +35,6 @@ struct InfoSource<'a> {
 
 type InfoSection = fn(InfoSource<'_>, &mut String) -> std::fmt::Result;
 
-/// Percentiles of `latencystats`: Redis's default of `latency-tracking-info-percentiles`.
-pub(super) const PERCENTILES: &str = "50 99 99.9";
 /// Sections that INFO contains only if they are asked for by name, or by `all` or `everything`.
 const NOT_BY_DEFAULT: [&str; 2] = ["Commandstats", "Latencystats"];
 
@@ -383,15 +382,21 @@ fn error_stats(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> s
 }
 
 fn latency_stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
+    let settings = &source.shared.settings;
+    if settings.latency_tracking.load(Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    let percentiles = config_percentiles::percentiles(settings);
     for command in source.table.every() {
         let Some(times) = source.shared.counters.command_times(command.number) else {
             continue;
         };
         write!(out, "latency_percentiles_usec_{}:", command.name)?;
-        for (at, percent) in PERCENTILES.split(' ').enumerate() {
-            let ns = times.percentile(percent.parse().unwrap_or(0.0));
+        for (at, percent) in percentiles.iter().enumerate() {
+            let us = times.percentile(*percent) as f64 / 1000.0;
             let comma = if at > 0 { "," } else { "" };
-            write!(out, "{comma}p{percent}={:.3}", ns as f64 / 1000.0)?;
+            let label = config_percentiles::label(*percent);
+            write!(out, "{comma}p{label}={us:.3}")?;
         }
         out.push_str("\r\n");
     }

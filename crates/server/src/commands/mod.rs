@@ -20,8 +20,8 @@
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each; [`subcommands`]: those of containers. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`config_fixed`]: parameters without effect. [`config_tls`]: those of TLS.
-//!   [`config_paths`]: where backups are written. [`text`]: arguments that are options or quoted. [`redact`]: arguments that logs hide.
-//!   [`key_access`]: keys and their accesses.
+//!   [`config_paths`]: where backups are written. [`config_percentiles`]: what INFO latencystats shows.
+//!   [`text`]: arguments that are options or quoted. [`redact`]: arguments that logs hide. [`key_access`]: keys and their accesses.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
 //! * [`optimistic`]: groups of keys that are not known in advance. [`script_run`]: one run of a script. [`function_load`]: one load of a
 //!   library.
@@ -38,6 +38,7 @@ mod config_error;
 pub(crate) mod config_fixed;
 mod config_numbers;
 pub(crate) mod config_paths;
+mod config_percentiles;
 mod config_tls;
 mod connection;
 pub(crate) mod context;

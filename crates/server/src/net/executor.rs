@@ -109,10 +109,10 @@ impl<'a> Executor<'a> {
             }
         }
         if self.thread.timer.is_pending() {
-            let generation = self.shared.counters.generation();
+            let rules = self.shared.count_rules();
             let commands = &self.published.commands;
             let timer = &mut self.thread.timer;
-            timer.settle(Instant::now(), false, commands, generation);
+            timer.settle(Instant::now(), false, commands, rules);
         }
     }
 

@@ -22,6 +22,7 @@ use super::tracking::Tracking;
 use super::users::UserRegistry;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
+use crate::stats::commands::CountRules;
 use crate::stats::counters::ServerCounters;
 use crate::stats::process::MemoryWatch;
 use crate::stats::slow_log::{LatencyLog, SlowLog};
@@ -76,6 +77,15 @@ impl ServerShared<'_> {
     /// Milliseconds since the server started.
     pub(crate) fn clock_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// How calls of commands are counted now.
+    #[inline]
+    pub(crate) fn count_rules(&self) -> CountRules {
+        CountRules {
+            generation: self.counters.generation(),
+            keeps_times: self.settings.latency_tracking.load(Ordering::Relaxed) != 0,
+        }
     }
 
     /// The time and the settings with which uses of keys are recorded.

@@ -36,6 +36,15 @@ const OTHER_ERRORS: &str = "ERRORSTATS_OVERFLOW";
 /// Most bytes of an error code.
 const ERROR_CODE_BYTES: usize = 64;
 
+/// How calls are counted.
+#[derive(Clone, Copy)]
+pub(crate) struct CountRules {
+    /// Number of resets so far.
+    pub(crate) generation: u64,
+    /// Whether the distribution of times is kept (`latency-tracking`).
+    pub(crate) keeps_times: bool,
+}
+
 /// Figures of one command on one thread. Each is on cache lines of its own.
 #[derive(Default)]
 #[repr(align(64))]
@@ -70,15 +79,17 @@ impl Default for CommandCounters {
 impl CommandCounters {
     /// Counts `calls` calls of a command that took `ns` nanoseconds together.
     #[inline]
-    fn count_calls(&self, number: u16, calls: u64, ns: u64) {
+    fn count_calls(&self, number: u16, calls: u64, ns: u64, keeps_times: bool) {
         if number == 0 || calls == 0 {
             return;
         }
         let cells = &self.cells[usize::from(number)];
         add(&cells.calls, calls);
         add(&cells.ns, ns);
-        let times = cells.times.get_or_init(Box::default);
-        times.record(ns / calls, calls);
+        if keeps_times {
+            let times = cells.times.get_or_init(Box::default);
+            times.record(ns / calls, calls);
+        }
     }
 
     /// Clears all figures if they are of an earlier generation (SRV-STATS-2).
@@ -188,7 +199,10 @@ impl CommandTimer {
         now: Instant,
         is_large: bool,
         counters: &CommandCounters,
-        generation: u64,
+        CountRules {
+            generation,
+            keeps_times,
+        }: CountRules,
     ) -> u64 {
         counters.catch_up(generation);
         let since = self.since.replace(now).unwrap_or(now);
@@ -200,22 +214,22 @@ impl CommandTimer {
                 let share = last.min(SHORT_NS);
                 last = ns - share * earlier.len() as u64;
                 for &number in earlier {
-                    counters.count_calls(number, 1, share);
+                    counters.count_calls(number, 1, share, keeps_times);
                 }
-                counters.count_calls(*large, 1, last);
+                counters.count_calls(*large, 1, last, keeps_times);
             }
             [first, rest @ ..] if rest.iter().all(|number| number == first) => {
-                counters.count_calls(*first, pending.len() as u64, ns);
+                counters.count_calls(*first, pending.len() as u64, ns, keeps_times);
             }
             mixed => {
                 for &number in mixed {
-                    counters.count_calls(number, 1, last);
+                    counters.count_calls(number, 1, last, keeps_times);
                 }
             }
         }
         self.len = 0;
         if !self.inner.is_empty() {
-            self.settle_inner(ns, counters);
+            self.settle_inner(ns, counters, keeps_times);
         }
         last
     }
@@ -226,10 +240,10 @@ impl CommandTimer {
     }
 
     #[cold]
-    fn settle_inner(&mut self, ns: u64, counters: &CommandCounters) {
+    fn settle_inner(&mut self, ns: u64, counters: &CommandCounters, keeps_times: bool) {
         self.time_untimed(ns);
         for inner in self.inner.drain(..) {
-            counters.count_calls(inner.number, inner.calls, inner.ns);
+            counters.count_calls(inner.number, inner.calls, inner.ns, keeps_times);
         }
     }
 
@@ -348,6 +362,11 @@ mod tests {
 
     use super::*;
 
+    const KEPT: CountRules = CountRules {
+        generation: 0,
+        keeps_times: true,
+    };
+
     fn calls_and_ns(counters: &CommandCounters, generation: u64, number: u16) -> (u64, u64) {
         let sum = figures(std::iter::once(counters), generation, number);
         (sum.calls, sum.ns)
@@ -360,13 +379,13 @@ mod tests {
         timer.start(start);
         let pending = [1, 1, 2, 1].map(|number| timer.note(number));
         assert_eq!(pending, [1, 2, 3, 4]);
-        let share = timer.settle(start + Duration::from_nanos(4000), false, &counters, 0);
+        let share = timer.settle(start + Duration::from_nanos(4000), false, &counters, KEPT);
         assert_eq!(share, 1000);
         assert_eq!(calls_and_ns(&counters, 0, 1), (3, 3000));
         assert_eq!(calls_and_ns(&counters, 0, 2), (1, 1000));
         timer.note(1);
         timer.note(3);
-        let large = timer.settle(start + Duration::from_nanos(104_000), true, &counters, 0);
+        let large = timer.settle(start + Duration::from_nanos(104_000), true, &counters, KEPT);
         assert_eq!(large, 98_000);
         assert_eq!(calls_and_ns(&counters, 0, 1), (4, 5000));
     }
@@ -383,7 +402,7 @@ mod tests {
         timer.note_inner(4, None);
         timer.note_inner(5, None);
         timer.note(9);
-        timer.settle(start + Duration::from_nanos(2000), false, &counters, 0);
+        timer.settle(start + Duration::from_nanos(2000), false, &counters, KEPT);
         assert_eq!(calls_and_ns(&counters, 0, 3), (1, 100));
         assert_eq!(calls_and_ns(&counters, 0, 4), (1, 1000));
         assert_eq!(calls_and_ns(&counters, 0, 9), (1, 2000));
@@ -400,6 +419,24 @@ mod tests {
         assert_eq!(figures(std::iter::once(&counters), 1, 1).rejected, 0);
         assert_eq!(figures(std::iter::once(&counters), 1, 2).failed, 1);
         assert!(errors(std::iter::once(&counters), 1).is_empty());
+    }
+
+    #[test]
+    fn times_are_kept_only_while_they_are_wanted() {
+        let (counters, mut timer) = (CommandCounters::default(), CommandTimer::default());
+        let start = Instant::now();
+        timer.start(start);
+        for (keeps_times, kept) in [(false, None), (true, Some(1)), (false, Some(1))] {
+            timer.note(1);
+            let rules = CountRules {
+                keeps_times,
+                ..KEPT
+            };
+            timer.settle(start + Duration::from_micros(1), false, &counters, rules);
+            let times = times(std::iter::once(&counters), 0, 1);
+            assert_eq!(times.map(|times| times.count()), kept);
+        }
+        assert_eq!(calls_and_ns(&counters, 0, 1).0, 3);
     }
 
     #[test]
