@@ -69,9 +69,12 @@ impl From<Poisoned> for OpenError {
 /// below 256 MiB the longest keys and values do not fit.
 #[must_use]
 pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
-    const SMALL: u64 = 16 << 10;
-    let fit = (pool_bytes / 1024).max(SMALL.min(pool_bytes / 256)).max(1);
-    (1 << fit.ilog2()).clamp(4 << 10, 2 << 20)
+    let least = match pool_bytes >= 4 << 20 {
+        true => 16 << 10,
+        false => 4 << 10,
+    };
+    let fit = (pool_bytes / 1024).max(1);
+    (1 << fit.ilog2()).clamp(least, 2 << 20)
 }
 
 /// A durable key-value store on one medium. Threads share it; each uses a session of its own.
