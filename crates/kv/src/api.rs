@@ -67,6 +67,11 @@ impl From<Poisoned> for OpenError {
 /// Returns the segment size for a pool of `pool_bytes`: 2 MiB, or less where that would leave fewer than 1,024 segments.
 /// Pools of 4 to 16 MiB have fewer, of 16 KiB: in segments of a few records, cleaning costs more than writing. In pools
 /// below 256 MiB the longest keys and values do not fit.
+///
+/// ```
+/// let sizes = [1, 4, 16, 64, 1024, 4096].map(|mib| farbank_kv::segment_bytes_for(mib << 20) >> 10);
+/// assert_eq!(sizes, [4, 16, 16, 64, 1024, 2048]);
+/// ```
 #[must_use]
 pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
     let least = match pool_bytes >= 4 << 20 {
@@ -176,12 +181,13 @@ impl<M: Medium> Kv<M> {
     }
 
     /// Checks the engine's accounting of its segments (live, dead and free bytes) against the log. No session may
-    /// write meanwhile; nothing is cleaned.
+    /// write meanwhile; nothing is cleaned, and no checkpoint is written.
     ///
     /// # Errors
     /// The first contradiction found.
     pub fn verify(&self) -> Result<(), Inconsistency> {
         let _sweeper = unpoisoned(self.sweeper.lock());
+        let _checkpoints = self.engine.cleaning.checkpoints.hold();
         let _cleaner = self.engine.lock_cleaner_without_pass()?;
         crate::engine::verify::verify(&self.engine)
     }

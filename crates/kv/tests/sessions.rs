@@ -621,3 +621,27 @@ fn a_group_too_long_for_a_record_is_refused_with_its_limit() {
     session.commit().unwrap();
     assert_eq!(session.len(0), Ok(0));
 }
+
+/// The counts of segments are read at different moments. So a checkpoint that takes segments meanwhile would look like damage.
+#[test]
+fn a_verification_excludes_checkpoints_in_the_background() {
+    const ROUNDS: u32 = 400;
+    let config = Config {
+        cleaning: CleaningMode::Background,
+        checkpoint_bytes: 16 << 10,
+        checkpoint_share: 1,
+        ..config()
+    };
+    let medium = Mapped::anonymous(8 << 20).unwrap();
+    let kv = Kv::create(medium, 4 << 10, config).unwrap();
+    let mut user = User::of(&kv);
+    for round in 0..ROUNDS {
+        for n in 0..40_u32 {
+            put(&mut *user.0, &n.to_le_bytes(), &[7; 900]).unwrap();
+        }
+        user.0.commit().unwrap();
+        kv.verify().unwrap_or_else(|e| panic!("round {round}: {e}"));
+    }
+    drop(user);
+    assert!(kv.stats().log.expect("it has a log").checkpoints_written > 0);
+}

@@ -211,6 +211,13 @@ impl Checkpointer {
         self.written.load(Relaxed)
     }
 
+    /// Waits until no thread works on a checkpoint. None begins to while the result exists. A caller that also locks the
+    /// cleaner calls this first.
+    #[must_use]
+    pub(crate) fn hold(&self) -> impl Sized + '_ {
+        self.lock()
+    }
+
     fn lock(&self) -> MutexGuard<'_, CheckpointWork> {
         unpoisoned(self.work.lock())
     }
