@@ -59,7 +59,7 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::NotPercentiles => "Invalid latency-tracking-info-percentiles parameters",
             ConfigError::PercentileRange => {
-                "latency-tracking-info-percentiles parameters must sit between 0.0 and 100.0"
+                "latency-tracking-info-percentiles parameters should sit between [0.0,100.0]"
             }
             ConfigError::EventClass => return UnknownEventClass.fmt(f),
             ConfigError::Tls => "Unable to update TLS configuration. Check server logs.",

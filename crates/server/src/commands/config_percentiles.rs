@@ -6,8 +6,6 @@ use crate::settings::LiveSettings;
 
 pub(super) const NAME: &str = "latency-tracking-info-percentiles";
 const DEFAULT: &str = "50 99 99.9";
-/// Digits of a percentile that CONFIG GET shows, as Redis's `%.10g` does.
-const DIGITS: i32 = 10;
 
 /// The value as CONFIG GET shows it.
 pub(super) fn value(settings: &LiveSettings) -> String {
@@ -35,28 +33,16 @@ pub(super) fn check(value: &[u8]) -> Result<String, ConfigError> {
         if !(0.0..=100.0).contains(&percent) {
             return Err(ConfigError::PercentileRange);
         }
-        shown.push(short(percent));
+        shown.push(label(percent));
     }
     Ok(shown.join(" "))
 }
 
-/// Returns a percentile with [`DIGITS`] significant digits, without zeros at its end.
-fn short(percent: f64) -> String {
-    let before = match percent {
-        0.0 => 1,
-        _ => percent.log10().floor() as i32 + 1,
-    };
-    trimmed(&format!("{percent:.*}", (DIGITS - before) as usize))
-}
-
-/// Returns a percentile as INFO shows it: C's `%f` without zeros at its end.
+/// Returns a percentile as CONFIG GET and INFO show it: C's `%f` without zeros at its end.
 pub(super) fn label(percent: f64) -> String {
-    trimmed(&format!("{percent:.6}"))
-}
-
-fn trimmed(number: &str) -> String {
-    let number = number.trim_end_matches('0');
-    number.trim_end_matches('.').to_owned()
+    let label = format!("{percent:.6}");
+    let label = label.trim_end_matches('0');
+    label.trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -70,6 +56,7 @@ mod tests {
             ("0.0 50.0 100.0", Ok("0 50 100")),
             ("99.9 5e1 0.001", Ok("99.9 50 0.001")),
             ("99.99999999999", Ok("100")),
+            ("0.00001 1e-7 33.3333333", Ok("0.00001 0 33.333333")),
             ("10 20 30 ", Err(ConfigError::NotPercentiles)),
             ("10.0 50.0 a", Err(ConfigError::NotPercentiles)),
             ("NaN", Err(ConfigError::NotPercentiles)),
