@@ -286,7 +286,7 @@ pub(crate) fn faults(_: RunSize) -> Result<(), String> {
         command.args(["--seeds", FAULT_SEEDS, "--seconds", "3600"]);
         // These two take two thirds of the time of all. With one thread each they would end last, alone.
         let threads = match target {
-            "kv" | "kv-checkpoint" => "0", // As many as there are CPUs.
+            "kv" | "kv-checkpoint" => "0", // One thread for each CPU.
             _ => "1",
         };
         command.args(["--threads", threads]);
