@@ -49,7 +49,7 @@ use cycle_fault::{ClusterNode, CutLength, CycleFault};
 use history::{KeyValues, KeyVerdict, MadeCall, check_key, collect, longest_call};
 use hosts::ClusterHosts;
 pub use process::ClusterFabric;
-use process::{ClusterFiles, ComputeProcess, MemoryProcess, write_key};
+use process::{ComputeProcess, MemoryProcess, write_key};
 
 /// Number of keys. A quarter of them is in use in one cycle.
 pub const KEYS: u64 = 96;
@@ -254,7 +254,6 @@ fn check_waits(
 /// The processes of a run.
 struct Cluster<'a> {
     options: &'a ClusterOptions,
-    files: ClusterFiles,
     hosts: Option<ClusterHosts>,
     memory: Vec<MemoryProcess>,
     compute: Vec<ComputeProcess>,
@@ -266,14 +265,7 @@ struct Cluster<'a> {
 
 impl Cluster<'_> {
     fn start(options: &ClusterOptions) -> Result<Cluster<'_>, ChildError> {
-        let files = ClusterFiles {
-            program: options.program.clone(),
-            folder: options.folder.clone(),
-            fabric: options.fabric.clone(),
-            listen: options.listen,
-            lease: options.lease,
-        };
-        write_key(&files.key(), options.seed)?;
+        write_key(&options.key(), options.seed)?;
         let hosts = match options.has_hosts {
             true => Some(ClusterHosts::new(SERVERS.into(), options.processes)?),
             false => None,
@@ -283,19 +275,18 @@ impl Cluster<'_> {
         for number in 0..SERVERS {
             let lease_server = memory.first().map(MemoryProcess::address);
             let host = host(ClusterNode::Memory(number.into()));
-            memory.push(MemoryProcess::start(&files, host, number, lease_server)?);
+            memory.push(MemoryProcess::start(options, host, number, lease_server)?);
         }
-        let addresses: Vec<_> = memory.iter().map(|server| server.name(&files)).collect();
+        let addresses: Vec<_> = memory.iter().map(|server| server.name(options)).collect();
         let addresses = addresses.join(",");
-        files.create_tree(host(ClusterNode::Compute(0)), &addresses)?;
+        options.create_tree(host(ClusterNode::Compute(0)), &addresses)?;
         let compute = (0..options.processes).map(|number| {
             let host = host(ClusterNode::Compute(number));
-            ComputeProcess::start(&files, host, &addresses, options)
+            ComputeProcess::start(options, host, &addresses)
         });
         let mut cluster = Cluster {
             options,
             compute: compute.collect::<Result<_, _>>()?,
-            files,
             hosts,
             memory,
             addresses,
@@ -364,7 +355,7 @@ impl Cluster<'_> {
                 let lease_server = (number > 0).then(|| self.memory[0].address());
                 let hosts = self.hosts.as_ref();
                 let host = hosts.map(|hosts| hosts.of(ClusterNode::Memory(number)));
-                self.memory[number].restart(&self.files, host, lease_server)?;
+                self.memory[number].restart(self.options, host, lease_server)?;
             }
             CycleFault::Cut(node, time) => {
                 if let Some(hosts) = &mut self.hosts {
@@ -381,8 +372,7 @@ impl Cluster<'_> {
     fn start_again(&mut self, number: usize) -> Result<(), ChildError> {
         let hosts = self.hosts.as_ref();
         let host = hosts.map(|hosts| hosts.of(ClusterNode::Compute(number)));
-        self.compute[number] =
-            ComputeProcess::start(&self.files, host, &self.addresses, self.options)?;
+        self.compute[number] = ComputeProcess::start(self.options, host, &self.addresses)?;
         Ok(())
     }
 

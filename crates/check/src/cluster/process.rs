@@ -1,7 +1,7 @@
 //! The processes of a cluster: memory servers and compute processes.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -28,24 +28,13 @@ pub enum ClusterFabric {
     Shm,
     /// Over libfabric, which the program must have been built with.
     Libfabric {
-        /// Name of the provider.
-        provider: String,
+        /// Name of the provider; `None`: the default of the memory servers.
+        provider: Option<String>,
     },
 }
 
-/// Folder and program of a cluster.
-#[derive(Clone, Debug)]
-pub(super) struct ClusterFiles {
-    pub(super) program: PathBuf,
-    pub(super) folder: PathBuf,
-    pub(super) fabric: ClusterFabric,
-    /// Address of memory servers that have no host of their own.
-    pub(super) listen: IpAddr,
-    /// Duration of the lease of a compute process.
-    pub(super) lease: Duration,
-}
-
-impl ClusterFiles {
+/// The files and programs of a cluster.
+impl ClusterOptions {
     pub(super) fn key(&self) -> PathBuf {
         self.folder.join("key")
     }
@@ -99,49 +88,52 @@ pub(super) struct MemoryProcess {
 impl MemoryProcess {
     /// Starts memory server `number`, on `host` if there is one.
     pub(super) fn start(
-        files: &ClusterFiles,
+        options: &ClusterOptions,
         host: Option<&Host>,
         number: u16,
         lease_server: Option<SocketAddr>,
     ) -> Result<MemoryProcess, ChildError> {
         let listen = match host {
             Some(host) => (host.address(), HOST_PORT).into(),
-            None => (files.listen, 0).into(),
+            None => (options.listen, 0).into(),
         };
-        MemoryProcess::start_at(files, host, number, listen, lease_server)
+        MemoryProcess::start_at(options, host, number, listen, lease_server)
     }
 
     fn start_at(
-        files: &ClusterFiles,
+        options: &ClusterOptions,
         host: Option<&Host>,
         number: u16,
         listen: SocketAddr,
         lease_server: Option<SocketAddr>,
     ) -> Result<MemoryProcess, ChildError> {
-        let member_lease_ms = (files.lease * 2 / 3).as_millis();
-        let size = match files.fabric {
+        let member_lease_ms = (options.lease * 2 / 3).as_millis();
+        let size = match options.fabric {
             // Each connection registers all of it, which takes time, and pins it over RDMA.
             ClusterFabric::Libfabric { .. } => "64mb",
             ClusterFabric::Tcp | ClusterFabric::Shm => "256mb",
         };
-        let mut command = files.command(host);
+        let mut command = options.command(host);
         command
             .args(["memory-server", "--size", size, "--lock-size", "64kb"])
             .args(["--chunk-size", "64kb", "--number", &number.to_string()])
             .args(["--listen", &listen.to_string()])
-            .args(["--lease-ms", &files.lease.as_millis().to_string()])
+            .args(["--lease-ms", &options.lease.as_millis().to_string()])
             .args(["--member-lease-ms", &member_lease_ms.to_string()])
             .arg("--key-file")
-            .arg(files.key())
+            .arg(options.key())
             .arg("--pool")
-            .arg(files.memory(number));
-        if let ClusterFabric::Libfabric { provider } = &files.fabric {
-            command.args(["--fabric", "libfabric", "--provider", provider]);
+            .arg(options.memory(number));
+        if let ClusterFabric::Libfabric { provider } = &options.fabric {
+            command.args(["--fabric", "libfabric"]);
+            if let Some(provider) = provider {
+                command.args(["--provider", provider]);
+            }
         }
         if let Some(address) = lease_server {
             command.args(["--lease-server", &address.to_string()]);
         }
-        let mut child = files.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        let mut child = options.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
         let mut banner = String::new();
         let stdout = child.stdout.take().expect("stdout is piped");
         let read = BufReader::new(stdout).read_line(&mut banner);
@@ -170,10 +162,10 @@ impl MemoryProcess {
     }
 
     /// Returns the server as a compute process names it.
-    pub(super) fn name(&self, files: &ClusterFiles) -> String {
-        match &files.fabric {
+    pub(super) fn name(&self, options: &ClusterOptions) -> String {
+        match &options.fabric {
             ClusterFabric::Tcp => self.address.to_string(),
-            ClusterFabric::Shm => format!("shm:{}", files.memory(self.number).display()),
+            ClusterFabric::Shm => format!("shm:{}", options.memory(self.number).display()),
             ClusterFabric::Libfabric { .. } => format!("libfabric:{}", self.address),
         }
     }
@@ -181,12 +173,12 @@ impl MemoryProcess {
     /// Kills the server and starts it again, at the same address and on its pool.
     pub(super) fn restart(
         &mut self,
-        files: &ClusterFiles,
+        options: &ClusterOptions,
         host: Option<&Host>,
         lease_server: Option<SocketAddr>,
     ) -> Result<(), ChildError> {
         kill(&mut self.child)?;
-        *self = MemoryProcess::start_at(files, host, self.number, self.address, lease_server)?;
+        *self = MemoryProcess::start_at(options, host, self.number, self.address, lease_server)?;
         Ok(())
     }
 }
@@ -250,12 +242,11 @@ impl ComputeProcess {
     /// Starts a process with clients of the tree, on `host` if there is one. Its connection to the memory servers is
     /// its first round.
     pub(super) fn start(
-        files: &ClusterFiles,
+        options: &ClusterOptions,
         host: Option<&Host>,
         addresses: &str,
-        options: &ClusterOptions,
     ) -> Result<ComputeProcess, ChildError> {
-        let mut command = files.command(host);
+        let mut command = options.command(host);
         command.args([
             "check",
             "cluster-client",
@@ -263,10 +254,10 @@ impl ComputeProcess {
             addresses,
             "--key-file",
         ]);
-        command.arg(files.key());
+        command.arg(options.key());
         command.args(["--clients", &options.clients.to_string()]);
         command.args(["--threads", &options.threads.to_string()]);
-        let mut child = files.spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let mut child = options.spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let stdout = child.stdout.take().expect("stdout is piped");
         let stdin = child.stdin.take().expect("stdin is piped");
         let printed = Arc::new(PrintedLines::default());

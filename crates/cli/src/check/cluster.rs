@@ -36,9 +36,6 @@ Examples:
   farbank check cluster --hosts --cycles 300
       each process on a host of its own, a network namespace; half of the cycles cut a host off (needs root and iproute2)";
 
-/// Default provider of libfabric.
-const PROVIDER: &str = "tcp;ofi_rxm";
-
 /// Kill, pause and cut off processes of a tree on memory servers, and check that the recorded calls are linearizable.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -101,10 +98,9 @@ impl CheckClusterArgs {
     /// Returns the fabric and its provider.
     fn fabric(&self) -> Result<ClusterFabric, Failure> {
         match (self.fabric, &self.provider) {
-            (ClusterFabricChoice::Libfabric, provider) => {
-                let provider = provider.as_deref().unwrap_or(PROVIDER).to_owned();
-                Ok(ClusterFabric::Libfabric { provider })
-            }
+            (ClusterFabricChoice::Libfabric, provider) => Ok(ClusterFabric::Libfabric {
+                provider: provider.clone(),
+            }),
             (_, Some(_)) => Err(Failure::Usage("--provider needs --fabric libfabric".into())),
             (ClusterFabricChoice::Tcp, None) => Ok(ClusterFabric::Tcp),
             (ClusterFabricChoice::Shm, None) => Ok(ClusterFabric::Shm),
