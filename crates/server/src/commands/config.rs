@@ -227,8 +227,22 @@ pub(super) fn get(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     Ok(())
 }
 
-/// A checked change that is not applied yet: the setting and its new value.
-type CheckedChange<'a> = (&'a AtomicU64, u64);
+/// A checked change that is not applied yet.
+enum CheckedChange<'a> {
+    /// The setting and its new value.
+    Number(&'a AtomicU64, u64),
+    /// The parameter and the text that CONFIG GET shows.
+    Text(&'static str, String),
+}
+
+impl CheckedChange<'_> {
+    fn apply(self, settings: &LiveSettings) {
+        match self {
+            CheckedChange::Number(setting, value) => setting.store(value, Ordering::Relaxed),
+            CheckedChange::Text(name, text) => settings.kept.set(name, text),
+        }
+    }
+}
 
 /// The largest value of an `int` of Redis.
 const INT_MAX: u64 = i32::MAX as u64;
@@ -276,9 +290,9 @@ fn parse_output_limit<'a>(
             return Err(ConfigError::LimitValue);
         };
         if let Some(limit) = limit {
-            changes.push((&limit.hard_bytes, hard));
-            changes.push((&limit.soft_bytes, soft));
-            changes.push((&limit.soft_secs, secs));
+            changes.push(CheckedChange::Number(&limit.hard_bytes, hard));
+            changes.push(CheckedChange::Number(&limit.soft_bytes, soft));
+            changes.push(CheckedChange::Number(&limit.soft_secs, secs));
         }
     }
     Ok(changes)
@@ -307,9 +321,6 @@ fn check<'a>(
     if config_paths::named(name).is_some() && !allowed {
         return Err(ConfigError::Protected);
     }
-    if let Some(checked) = check_text(name, value) {
-        return checked.map(|_| Vec::new());
-    }
     if let Some((_, now)) = constants(shared).iter().find(|(known, _)| *known == name) {
         return match now.as_bytes() == value {
             true => Ok(Vec::new()),
@@ -326,25 +337,13 @@ fn check<'a>(
         };
     }
     if let Some(ignored) = IGNORED.iter().find(|ignored| ignored.name == name) {
-        ignored_value(ignored, value)?;
-        return Ok(Vec::new());
+        let text = ignored_value(ignored, value)?;
+        return Ok(vec![CheckedChange::Text(name, text)]);
     }
     Err(ConfigError::Immutable)
 }
 
-/// Checks a parameter that has an effect and is kept as text. Returns its name and the text that CONFIG GET shows. `None`: it
-/// is another parameter.
-fn check_text(name: &str, value: &[u8]) -> Option<Result<(&'static str, String), ConfigError>> {
-    if name == config_percentiles::NAME {
-        let checked = config_percentiles::check(value);
-        return Some(checked.map(|text| (config_percentiles::NAME, text)));
-    }
-    let name = config_paths::named(name)?;
-    let checked = config_paths::check(name, value);
-    Some(checked.map(|path| (name, path)).map_err(ConfigError::Fixed))
-}
-
-/// Checks a parameter that has an effect and is no text.
+/// Checks a parameter that has an effect.
 fn check_live<'a>(
     settings: &'a LiveSettings,
     name: &str,
@@ -353,17 +352,35 @@ fn check_live<'a>(
     if name == OUTPUT_LIMIT {
         return parse_output_limit(settings, value);
     }
+    if name == config_percentiles::NAME {
+        let text = config_percentiles::check(value)?;
+        return Ok(vec![CheckedChange::Text(config_percentiles::NAME, text)]);
+    }
+    if let Some(name) = config_paths::named(name) {
+        let path = config_paths::check(name, value).map_err(ConfigError::Fixed)?;
+        return Ok(vec![CheckedChange::Text(name, path)]);
+    }
     if let Some(number) = NUMBERS.iter().find(|number| number.name == name) {
         let parsed = parse_number(number, value)?;
-        return Ok(vec![((number.setting)(settings), parsed)]);
+        return Ok(vec![CheckedChange::Number(
+            (number.setting)(settings),
+            parsed,
+        )]);
     }
     if let Some(word) = WORDS.iter().find(|word| word.name == name) {
-        return Ok(vec![((word.setting)(settings), word.parse(value)?)]);
+        let parsed = word.parse(value)?;
+        return Ok(vec![CheckedChange::Number(
+            (word.setting)(settings),
+            parsed,
+        )]);
     }
     if let Some(switch) = SWITCHES.iter().find(|switch| switch.name == name) {
-        let is_on = value.eq_ignore_ascii_case(b"yes");
+        let is_on = u64::from(value.eq_ignore_ascii_case(b"yes"));
         return match is_switch(value) {
-            true => Ok(vec![((switch.setting)(settings), u64::from(is_on))]),
+            true => Ok(vec![CheckedChange::Number(
+                (switch.setting)(settings),
+                is_on,
+            )]),
             false => Err(ConfigError::NotSwitch),
         };
     }
@@ -371,22 +388,19 @@ fn check_live<'a>(
         .map_err(|_| ConfigError::EventClass)?
         .parse()
         .map_err(|UnknownEventClass { .. }| ConfigError::EventClass)?;
-    Ok(vec![(&settings.keyspace_events, events.bits().into())])
+    Ok(vec![CheckedChange::Number(
+        &settings.keyspace_events,
+        events.bits().into(),
+    )])
 }
 
 /// Sets the parameters that the server starts with. A later value of a parameter replaces an earlier one.
 pub(crate) fn apply(settings: &LiveSettings, parameters: &[LiveParameter]) {
     for parameter in parameters {
         // They were checked when they were parsed.
-        if let Some(checked) = check_text(&parameter.name, parameter.value.as_bytes()) {
-            if let Ok((name, text)) = checked {
-                settings.kept.set(name, text);
-            }
-            continue;
-        }
         let changes = check_live(settings, &parameter.name, parameter.value.as_bytes());
-        for (setting, value) in changes.unwrap_or_default() {
-            setting.store(value, Ordering::Relaxed);
+        for change in changes.unwrap_or_default() {
+            change.apply(settings);
         }
     }
     settings.note_slow_thresholds();
@@ -404,10 +418,7 @@ impl FromStr for LiveParameter {
             return Err(SettingsError::new(why));
         }
         let settings = LiveSettings::new(1, &ServerOptions::default());
-        let checked = match check_text(&name, value.as_bytes()) {
-            Some(checked) => checked.map(drop),
-            None => check_live(&settings, &name, value.as_bytes()).map(drop),
-        };
+        let checked = check_live(&settings, &name, value.as_bytes()).map(drop);
         checked.map_err(|why| SettingsError::new(format!("{name}: {why}")))?;
         let value = value.to_owned();
         Ok(LiveParameter { name, value })
@@ -449,7 +460,7 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     let shared = ctx.shared;
     let allowed = ctx.may_protected();
     // As in Redis, all names are checked before any value.
-    let (mut changes, mut ignored, mut password) = (Vec::new(), Vec::new(), None);
+    let (mut changes, mut password) = (Vec::new(), None);
     let mut tls: Option<(&str, TlsSettings)> = None;
     for (name, value) in parameters(shared, args)? {
         let change = check(shared, name, value, allowed);
@@ -461,9 +472,6 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
             let (_, settings) = tls.get_or_insert_with(|| (name, shared.tls.settings()));
             config_tls::set(settings, name, value);
         }
-        let own = IGNORED.iter().find(|own| own.name == name);
-        ignored.extend(own.and_then(|own| Some((name, ignored_value(own, value).ok()?))));
-        ignored.extend(check_text(name, value).and_then(Result::ok));
     }
     if let Some((name, settings)) = tls {
         if !ctx.executes_long {
@@ -471,11 +479,8 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         }
         replace_tls(shared, name, settings)?;
     }
-    for (name, value) in ignored {
-        shared.settings.kept.set(name, value);
-    }
-    for (setting, value) in changes {
-        setting.store(value, Ordering::Relaxed);
+    for change in changes {
+        change.apply(&shared.settings);
     }
     shared.settings.note_slow_thresholds();
     shared.follow_eviction_policy();

@@ -7,16 +7,10 @@ use crate::settings::LiveSettings;
 pub(super) const NAME: &str = "latency-tracking-info-percentiles";
 const DEFAULT: &str = "50 99 99.9";
 
-/// The value as CONFIG GET shows it.
+/// The percentiles as CONFIG GET and INFO show them, separated by a blank.
 pub(super) fn value(settings: &LiveSettings) -> String {
     let kept = settings.kept.get(NAME);
     kept.unwrap_or_else(|| DEFAULT.into())
-}
-
-/// The percentiles. None if the value is empty.
-pub(super) fn percentiles(settings: &LiveSettings) -> Vec<f64> {
-    let value = value(settings);
-    value.split(' ').flat_map(str::parse).collect()
 }
 
 /// Checks a value: numbers from 0 to 100, separated by a blank, or nothing. Returns it as CONFIG GET shows it.
@@ -38,8 +32,8 @@ pub(super) fn check(value: &[u8]) -> Result<String, ConfigError> {
     Ok(shown.join(" "))
 }
 
-/// Returns a percentile as CONFIG GET and INFO show it: C's `%f` without zeros at its end.
-pub(super) fn label(percent: f64) -> String {
+/// Returns a percentile as it is shown: C's `%f` without zeros at its end.
+fn label(percent: f64) -> String {
     let label = format!("{percent:.6}");
     let label = label.trim_end_matches('0');
     label.trim_end_matches('.').to_owned()

@@ -386,16 +386,19 @@ fn latency_stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     if settings.latency_tracking.load(Ordering::Relaxed) == 0 {
         return Ok(());
     }
-    let percentiles = config_percentiles::percentiles(settings);
+    let shown = config_percentiles::value(settings);
+    let percentiles: Vec<(&str, f64)> = shown
+        .split_ascii_whitespace()
+        .filter_map(|label| Some((label, label.parse().ok()?)))
+        .collect();
     for command in source.table.every() {
         let Some(times) = source.shared.counters.command_times(command.number) else {
             continue;
         };
         write!(out, "latency_percentiles_usec_{}:", command.name)?;
-        for (at, percent) in percentiles.iter().enumerate() {
+        for (at, (label, percent)) in percentiles.iter().enumerate() {
             let us = times.percentile(*percent) as f64 / 1000.0;
             let comma = if at > 0 { "," } else { "" };
-            let label = config_percentiles::label(*percent);
             write!(out, "{comma}p{label}={us:.3}")?;
         }
         out.push_str("\r\n");
