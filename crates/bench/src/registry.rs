@@ -373,7 +373,7 @@ impl ExperimentKey for CacheExperiment {
     ];
 }
 
-/// Options of `mix` of the tree.
+/// Options of `mix` of the tree. The first selects the systems.
 const TREE_MIX: &[&str] = &[
     "system",
     "mix",
@@ -385,17 +385,8 @@ const TREE_MIX: &[&str] = &[
     "threads",
     "coroutines",
 ];
-/// Options of `successors` of the tree.
-const TREE_SUCCESSORS: &[&str] = &[
-    "mix",
-    "skew",
-    "range",
-    "entries",
-    "key-bytes",
-    "cache",
-    "threads",
-    "coroutines",
-];
+/// Options of `successors` of the tree: those of `mix`, except the systems.
+const TREE_SUCCESSORS: &[&str] = TREE_MIX.split_at(1).1;
 /// Options of the experiments that run trees of one size.
 const TREE: &[&str] = &["entries", "key-bytes", "cache", "threads", "coroutines"];
 /// Bounds of the experiments that repeat a comparison of the paper.

@@ -219,8 +219,8 @@ fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
 fn with_reads_under_the_lock_a_write_takes_two_round_trips_and_a_lookup_reads_256_bytes() {
     let rack = Rack::filled(1, Config::farbank(), 5000);
     rack.warm((0..10_000).step_by(40));
-    let before = rack.sim.traffic();
-    let (lookups, before_writes) = (100, before.bytes_read);
+    let lookups = 100;
+    let before = rack.sim.traffic().bytes_read;
     rack.alone(|client| async move {
         // The first access to a server reads its mark.
         for key in 0..lookups {
@@ -229,7 +229,7 @@ fn with_reads_under_the_lock_a_write_takes_two_round_trips_and_a_lookup_reads_25
             assert_eq!(client.take_op().round_trips, 1, "key {}", key * 77);
         }
     });
-    let read = rack.sim.traffic().bytes_read - before_writes;
+    let read = rack.sim.traffic().bytes_read - before;
     let marks = read - lookups * 256;
     assert!(marks < 100, "{read} bytes were read");
     let writes = rack.alone(|client| async move {

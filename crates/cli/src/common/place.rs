@@ -207,7 +207,7 @@ pub(crate) fn cache_bytes_min(page_bytes: u64) -> u64 {
     segment_bytes.saturating_mul(pages).saturating_add(first)
 }
 
-/// Returns the page size of a cache of `bytes`. A page can hold an item of `item_bytes` if enough pages remain.
+/// Returns the page size of a cache of `bytes`: a 64th or less, from 64 KiB to [`PAGE_BYTES`]. A page can hold an item of `item_bytes` if enough pages remain.
 /// Without `item_bytes` a small cache keeps small pages, because it needs pages for many size classes.
 fn page_bytes_for(bytes: u64, item_bytes: u64) -> u64 {
     let usual = (1 << (bytes / 64).max(1).ilog2()).clamp(64 << 10, PAGE_BYTES);
