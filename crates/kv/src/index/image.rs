@@ -83,6 +83,8 @@ pub(crate) struct RowsImport<'a> {
 impl<'a> RowsImport<'a> {
     /// Bytes of the rows in a piece.
     const PIECE: usize = 256 * LINE;
+    /// Prefetch distance, in rows.
+    const AHEAD: usize = 2;
 
     /// Starts to read an exported index. Returns `None` if `bytes` has another length than its groups.
     pub(crate) fn begin(bytes: &'a [u8]) -> Option<RowsImport<'a>> {
@@ -114,16 +116,29 @@ impl<'a> RowsImport<'a> {
         self.rows.len().div_ceil(RowsImport::PIECE)
     }
 
-    /// Reads piece `number`. Each piece is read once. Returns `None` if an entry is malformed, or if `is_place` rejects
-    /// its offset.
-    pub(crate) fn read(&self, number: usize, is_place: impl Fn(Off) -> bool) -> Option<()> {
+    /// Reads piece `number`. Calls `fetch` with each offset before `is_place`, a few rows ahead. Each piece is read once.
+    /// Returns `None` if an entry is malformed, or if `is_place` rejects its offset.
+    pub(crate) fn read(
+        &self,
+        number: usize,
+        fetch: impl Fn(Off),
+        is_place: impl Fn(Off) -> bool,
+    ) -> Option<()> {
         let begins = number * RowsImport::PIECE;
         let ends = self.rows.len().min(begins + RowsImport::PIECE);
         let rows = self.rows[begins..ends].chunks_exact(LINE);
+        let mut ahead = rows.clone();
+        let mut fetch_row = || {
+            let words = ahead.next().into_iter().flat_map(words_of);
+            words
+                .filter(|word| *word > GONE)
+                .for_each(|word| fetch(at_of(word)));
+        };
+        (0..RowsImport::AHEAD).for_each(|_| fetch_row());
         for (line, row) in (begins / LINE..).zip(rows) {
+            fetch_row();
             let slots = &self.index.rows.get(line).0;
-            for (slot, word) in slots.iter().zip(row.chunks_exact(8)) {
-                let word = crate::format::record::u64_at(word, 0);
+            for (slot, word) in slots.iter().zip(words_of(row)) {
                 if word > GONE {
                     let is_sound = word >> OFFSET_BITS >= 1 << HOME_BITS && is_place(at_of(word));
                     is_sound.then_some(())?; // KV-INDEX-5
@@ -215,11 +230,12 @@ impl<'a> GroupsImport<'a> {
         &self.pieces
     }
 
-    /// Reads a piece. Leaves out the entries whose place `keeps` rejects. Each piece is read once. Returns `None` if an
-    /// entry is malformed.
+    /// Reads a piece. Leaves out the entries whose place `keeps` rejects. Calls `fetch` with the place of an entry before
+    /// `keeps`, at least one group ahead. Each piece is read once. Returns `None` if an entry is malformed.
     pub(crate) fn read(
         &self,
         piece: ImportPiece,
+        fetch: impl Fn(Off),
         mut keeps: impl FnMut(Off) -> bool,
     ) -> Option<()> {
         let ImportPiece {
@@ -229,10 +245,19 @@ impl<'a> GroupsImport<'a> {
             mut row,
         } = piece;
         let groups = self.pieces.last()?.end;
+        let fetch_group = |at: usize| {
+            let (entries, _) = self.group_at(at)?;
+            entries.for_each(|entry| fetch(at_of(entry)));
+            Some(())
+        };
+        fetch_group(at)?;
         for number in first..end {
-            let count = count_at(self.bytes, at)?;
-            let entries = &self.bytes[at + 4..][..8 * count];
-            at += 4 + 8 * count;
+            let (entries, next) = self.group_at(at)?;
+            at = next;
+            if number + 1 < end {
+                fetch_group(at)?;
+            }
+            let count = entries.len();
             let depth = depth_of(number, groups);
             let lines = self.index.lines_for(count, depth);
             u16::try_from(lines).ok()?;
@@ -241,8 +266,7 @@ impl<'a> GroupsImport<'a> {
                 lines,
                 depth,
             };
-            for word in entries.chunks_exact(8) {
-                let entry = crate::format::record::u64_at(word, 0);
+            for entry in entries {
                 let is_sound = entry >> OFFSET_BITS >= 1 << HOME_BITS; // KV-INDEX-5
                 is_sound.then_some(())?;
                 if keeps(at_of(entry)) {
@@ -260,6 +284,13 @@ impl<'a> GroupsImport<'a> {
         Some(())
     }
 
+    /// Returns the entries of the group whose bytes begin at `at`, and the end of the bytes.
+    fn group_at(&self, at: usize) -> Option<(impl ExactSizeIterator<Item = u64>, usize)> {
+        let count = count_at(self.bytes, at)?;
+        let end = at + 4 + 8 * count;
+        Some((words_of(&self.bytes[at + 4..end]), end))
+    }
+
     /// Returns the index, after all pieces were read.
     pub(crate) fn finish(self) -> HashIndex {
         let GroupsImport {
@@ -272,6 +303,11 @@ impl<'a> GroupsImport<'a> {
         index.set_sizes(groups, rows);
         index
     }
+}
+
+fn words_of(bytes: &[u8]) -> impl ExactSizeIterator<Item = u64> {
+    let words = bytes.chunks_exact(8);
+    words.map(|word| crate::format::record::u64_at(word, 0))
 }
 
 /// Returns the number of entries of the group whose bytes begin at `at`.

@@ -149,7 +149,7 @@ fn a_bulk_built_index_finds_every_key_and_grows_further() {
 
 fn import(bytes: &[u8]) -> Option<HashIndex> {
     let import = RowsImport::begin(bytes)?;
-    (0..import.pieces()).try_for_each(|piece| import.read(piece, |_| true))?;
+    (0..import.pieces()).try_for_each(|piece| import.read(piece, |_| (), |_| true))?;
     Some(import.finish())
 }
 

@@ -207,7 +207,7 @@ fn read_index<M: Medium>(
             is_live
         };
         while let Some(piece) = import.pieces().get(next.fetch_add(1, Relaxed)) {
-            import.read(*piece, &mut keeps)?;
+            import.read(*piece, |at| live_map.fetch(at), &mut keeps)?;
         }
         Some(kept)
     };
@@ -393,6 +393,7 @@ fn prefetch<M: Medium>(engine: &Engine<M>, index: &HashIndex, batch: &[ScannedRe
     for item in batch {
         index.touch_group(hash(item));
         engine.medium().prefetch(item.at, 2 * LINE);
+        engine.segments.fetch_for_count(item.at);
     }
     let spots: SmallVec<[BucketRef; BATCH]> =
         batch.iter().map(|item| index.spot(hash(item))).collect();

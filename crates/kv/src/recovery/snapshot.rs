@@ -175,7 +175,7 @@ fn read_index<M: Medium>(
     let read = || {
         let mut pieces = std::iter::from_fn(|| Some(next.fetch_add(1, Relaxed)))
             .take_while(|number| *number < import.pieces());
-        pieces.try_for_each(|number| import.read(number, is_live))
+        pieces.try_for_each(|number| import.read(number, |at| live_map.fetch(at), is_live))
     };
     let all = in_parallel(threads_for_pieces(engine, import.pieces()), &read);
     all.into_iter().collect::<Option<()>>()?;

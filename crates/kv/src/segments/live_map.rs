@@ -47,10 +47,12 @@ impl LiveMap {
         pool_bytes.div_ceil(8 * RECORD_MIN as u64)
     }
 
-    /// Prefetches the word of the record at `at`, for a change.
+    /// Prefetches the word of the record at `at`, for a change. Does nothing if the map does not cover `at`.
     #[inline]
     pub(crate) fn fetch(&self, at: Off) {
-        prefetch_for_write(self.0.get(word_of(at.0)));
+        if let Some(word) = self.0.try_get(word_of(at.0)) {
+            prefetch_for_write(word);
+        }
     }
 
     /// Sets the bit of the record at `at`.
@@ -143,6 +145,7 @@ mod tests {
         map.set(first);
         map.set(second);
         map.set(Off(1 << 14));
+        map.fetch(Off(u64::MAX)); // A place outside the map is ignored.
         let begins = |places: [Off; 2], at| places.contains(&at);
         let found = segment(2).expect("two live, two bits");
         assert!(begins(found[0], first) && begins(found[1], second));
