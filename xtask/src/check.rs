@@ -1,4 +1,4 @@
-//! Suites that run `farbank check`.
+//! Suites that run `farbank check`, and long tests.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,9 @@ use std::sync::Mutex;
 use serde_json::Value;
 
 use crate::RunSize;
-use crate::run::{cargo_command, farbank, in_parallel, install, output, succeed, target, works};
+use crate::run::{
+    cargo, cargo_command, farbank, in_parallel, install, output, succeed, target, works,
+};
 
 /// Seeds of the engine that a suite explores in each persistency mode. `cargo test` explores some of them, a gate many
 /// more.
@@ -131,6 +133,11 @@ pub(crate) fn cluster(size: RunSize) -> Result<(), String> {
     let mut shared = check("cluster")?;
     shared.args(["--fabric", "shm", "--processes", "4", "--threads", "2"]);
     output(shared.args(["--cycles", cycles])).map(|_| ())
+}
+
+/// Runs the tests that `cargo test` ignores.
+pub(crate) fn long_tests(_size: RunSize) -> Result<(), String> {
+    cargo(&["test", "--tests", "--", "--ignored"])
 }
 
 /// Runs a tree between network namespaces: the tests of `crates/cli/tests/hosts.rs`, and cycles in which hosts are cut off.

@@ -69,6 +69,11 @@ struct Suite(&'static str, &'static str, SuiteFn);
 
 const SUITES: &[Suite] = &[
     Suite(
+        "long-tests",
+        "the tests pass that take too long for every `cargo test`",
+        check::long_tests,
+    ),
+    Suite(
         "redis-clients",
         "Redis's own clients work unmodified",
         clients::run,
@@ -223,8 +228,9 @@ const SUITES: &[Suite] = &[
 ];
 
 /// Suites that do not use the release binary. The release binary is built for all others.
-const WITHOUT_BINARY: [&str; 14] = [
+const WITHOUT_BINARY: [&str; 15] = [
     "advisories",
+    "long-tests",
     "faults",
     "schedules",
     "tree",

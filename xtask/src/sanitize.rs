@@ -117,12 +117,13 @@ const TSAN: SanitizedTests = SanitizedTests {
 };
 
 impl SanitizedTests {
-    /// Runs tests of a package: of the given targets, those whose names contain one of `names`, or all.
+    /// Runs tests of a package, long ones too: of the given targets, those whose names contain one of `names`, or all.
     fn run(&self, package: &str, targets: &[&str], names: &[&str]) -> Result<(), String> {
         let mut command = nightly(self.folder);
         command.envs(self.variables.iter().copied());
         command.args(self.arguments).args(["--package", package]);
-        command.args(targets).arg("--").args(names);
+        command.args(targets).args(["--", "--include-ignored"]);
+        command.args(names);
         let skips = self.skipped.iter().flat_map(|name| ["--skip", *name]);
         succeed(command.args(skips))
     }

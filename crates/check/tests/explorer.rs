@@ -150,6 +150,7 @@ fn a_recovery_that_makes_nothing_durable_is_caught_by_a_kill_and_a_power_cut() {
 /// This is rare: the next record must complete exactly the words that the rejected one lacks. More nested runs find
 /// it sooner than more seeds do.
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn a_rejected_record_that_the_next_one_completes_is_found() {
     let config = ExploreConfig {
         nest_one_in: 1,
@@ -388,6 +389,7 @@ const ONE_CRASH: [Mutant; 6] = [
 ];
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn lazy_exploration_catches_the_same_mutants_and_reproduces_them() {
     for persistency in [Persistency::Adr, Persistency::Word, Persistency::Page] {
         let config = ExploreConfig {

@@ -44,12 +44,14 @@ fn kv_has_figures(experiment: &str, options: &[&str], figures: usize) {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn the_last_line_of_bench_kv_has_every_figure() {
     kv_has_figures("amplification", &["--size", "16mb"], 5);
     kv_has_figures("load", &["--keys", "5000"], 8);
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn bench_kv_reopens_a_pool_and_removes_its_file() {
     // In memory if possible, to avoid disk syncs.
     let folder = match Path::new("/dev/shm").is_dir() {

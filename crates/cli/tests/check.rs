@@ -54,6 +54,7 @@ fn a_server_killed_three_times_under_load_loses_nothing() {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn a_killed_server_with_every_eviction_policy_restores_no_evicted_key() {
     let folder = folder();
     let pool = folder.path().join("pool");
@@ -241,6 +242,7 @@ fn schedules_of_the_tree_hold_and_the_same_seeds_give_the_same_digest() {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn a_failure_of_the_tree_is_reported_with_its_history_and_a_command_that_reproduces_it() {
     let (code, out, _) = check(&[
         "schedules",

@@ -134,11 +134,13 @@ fn two_writes_hold(persistency: Persistency) {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn v2_needs_no_checksum_if_a_record_is_two_writes() {
     two_writes_hold(Persistency::Adr);
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn v2_needs_no_checksum_if_a_record_is_two_writes_and_words_overtake_each_other() {
     two_writes_hold(Persistency::Word);
 }

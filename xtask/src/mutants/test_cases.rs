@@ -52,7 +52,7 @@ impl TestCase {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command
-            .args(["--exact", &self.test])
+            .args(["--include-ignored", "--exact", &self.test])
             .current_dir(&self.folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -396,6 +396,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "the suite `long-tests` runs it"]
     fn locks_of_the_published_tables_are_a_third_of_what_inserts_write() {
         let mut options = options(IndexExperiment::Bytes);
         options.preset = TablePreset::Published;
@@ -456,6 +457,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "the suite `long-tests` runs it"]
     fn an_experiment_has_bounds_if_its_row_names_some() {
         for row in IndexExperiment::ROWS {
             let mut options = options(row.run);

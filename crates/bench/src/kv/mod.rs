@@ -529,6 +529,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "the suite `long-tests` runs it"]
     fn no_write_is_refused_while_value_sizes_change() {
         let options = tiny(KvExperiment::Amplification, PoolPlace::Dram);
         let report = run(&options, &mut |_| true).unwrap();

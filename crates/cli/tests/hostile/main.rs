@@ -335,12 +335,14 @@ fn stay_within(engine: &str, limit_mib: usize, filters: &[&str]) {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn no_request_exceeds_the_memory_limit_of_the_durable_engine() {
     stay_within("kv", 2, &["PATTERN *"]);
 }
 
 /// Commands that use no key run the same code with both engines.
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn no_request_on_keys_exceeds_the_memory_limit_of_the_cache() {
     stay_within("mdb", 16, &["ACLCAT read", "ACLCAT write"]);
 }

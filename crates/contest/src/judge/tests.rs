@@ -325,6 +325,7 @@ fn the_model_is_deterministic() {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn a_tuning_step_is_timed_with_and_without_it_and_scored() {
     let kid = KidEngine::default();
     let mut options = options(&kid, ContestRound::Final, 1 << 14);

@@ -67,6 +67,7 @@ fn snapshot_segments(image: &PoolImage) -> Vec<u64> {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn a_flipped_byte_of_the_index_snapshot_loses_nothing() {
     let pool = Pool::closed(1);
     let segments = snapshot_segments(&pool.image);
@@ -115,6 +116,7 @@ fn a_hundred_flipped_record_bytes_give_errors_and_no_wrong_value() {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn a_flipped_record_byte_gives_an_error_and_no_wrong_value() {
     for seed in 0..4 {
         for pool in [Pool::closed(seed), Pool::killed(seed)] {
@@ -124,6 +126,7 @@ fn a_flipped_record_byte_gives_an_error_and_no_wrong_value() {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn a_record_damaged_while_the_pool_is_closed_is_never_an_older_value() {
     let pool = Pool::closed(2);
     for at in record_bytes(&pool.image).into_iter().step_by(3) {

@@ -141,6 +141,7 @@ fn stands(pool: &Pool, page: u64) -> Result<bool, Violation> {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn an_unreadable_page_is_reported_or_its_keys_are_errors_never_silently_older() {
     let mut reports = 0;
     for seed in 0..3 {

@@ -73,6 +73,7 @@ fn growing(path: &std::path::Path, io: &Arc<Allocations>) -> Kv<farbank_pm::medi
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn the_background_thread_grows_the_pool_in_steps_and_no_write_is_refused() {
     for prepares in [false, true] {
         for bytes in [100, 10_000, 150_000, 1 << 20] {

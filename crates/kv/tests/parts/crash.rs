@@ -60,6 +60,7 @@ fn nothing_acknowledged_is_lost_when_caches_are_not_durable() {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn nothing_acknowledged_is_lost_when_caches_are_durable() {
     holds(Persistency::Eadr, 0..1);
 }
@@ -79,6 +80,7 @@ fn nothing_acknowledged_is_lost_when_words_overtake_each_other() {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn nothing_acknowledged_is_lost_in_any_crash_image_that_recovery_can_tell_apart() {
     for persistency in [Persistency::Adr, Persistency::Word, Persistency::Page] {
         let config = ExploreConfig {
@@ -125,6 +127,7 @@ fn the_same_seed_gives_the_same_digest() {
 /// second kill must not lose both its head and its tail. The last seed covers a check of the engine: a delete in a
 /// group that is not committed yet is not lost.
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn a_segments_head_survives_two_kills_and_a_power_cut() {
     let seeds = [
         (Persistency::Adr, 0x46),
