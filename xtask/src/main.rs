@@ -114,6 +114,11 @@ const SUITES: &[Suite] = &[
         check::histories,
     ),
     Suite(
+        "soak",
+        "memory, tombstones and write amplification of a loaded server level off",
+        soak::run_size,
+    ),
+    Suite(
         "disks",
         "no write is lost when a disk fails, the server is killed and the page cache is dropped",
         disks::run,
@@ -270,7 +275,8 @@ fn main() -> ExitCode {
         _ => return wrong(USAGE),
     };
     let names = &args[1..];
-    if size == RunSize::Suite && names.first().is_some_and(|name| name == "soak") {
+    if size == RunSize::Suite && names.first().is_some_and(|name| name == "soak") && names.len() > 1
+    {
         return match soak_seconds(&names[1..]) {
             Ok(seconds) => {
                 let built = run::build_farbank();
@@ -297,10 +303,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses the arguments of `soak`. Returns the duration in seconds.
+/// Parses the arguments of `suites soak`. Returns the duration in seconds.
 fn soak_seconds(args: &[String]) -> Result<u64, String> {
     let seconds = match args {
-        [] => Some(soak::SECONDS),
         [option, seconds] if option == "--seconds" => seconds.parse().ok(),
         _ => None,
     };

@@ -11,12 +11,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
+use crate::RunSize;
 use crate::run::farbank;
 use crate::serving::Serving;
 use crate::wire;
 
-/// Default duration of a run, in seconds.
-pub(crate) const SECONDS: u64 = 1_200;
+/// Duration of a run, in seconds.
+const SECONDS: u64 = 120;
+/// Duration of a gate, in seconds.
+const GATE_SECONDS: u64 = 1_200;
 /// Shortest useful run, in seconds: thirty samples.
 pub(crate) const SECONDS_MIN: u64 = 30;
 const POOL: &str = "256mb";
@@ -66,6 +69,14 @@ impl SoakSample {
             moved: field("pool_moved_bytes")?,
         })
     }
+}
+
+/// Runs a server under load for the duration of a suite or of a gate.
+pub(crate) fn run_size(size: RunSize) -> Result<(), String> {
+    run(match size {
+        RunSize::Suite => SECONDS,
+        RunSize::Gate => GATE_SECONDS,
+    })
 }
 
 /// Runs a server under load for `seconds` and checks its figures.
