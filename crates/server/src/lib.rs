@@ -27,6 +27,7 @@
 //! | `lua` | Lua states that execute scripts; calls commands through a trait |
 //! | `stats` | counters, the most requested keys, the process |
 //! | `settings`, `settings_error`, `keyspace_events`, `eviction_policy` | options at start, and those that CONFIG SET changes |
+//! | `config_lines` | the lines of a redis.conf |
 //! | `protocol` | wire formats: [`resp`] is Redis's, [`memcached`] is memcached's |
 //! | [`rdb`] | strings in the format of Redis's files, for DUMP and RESTORE |
 //! | `buffers`, [`glob`], `lock` | buffers of connections, patterns of SCAN and KEYS, locks |
@@ -45,6 +46,7 @@
 mod admin;
 mod buffers;
 mod commands;
+mod config_lines;
 mod eviction_policy;
 mod exec_context;
 pub mod glob;
@@ -60,15 +62,17 @@ mod settings_error;
 mod state;
 mod stats;
 
-pub use commands::config::is_live as is_live_parameter;
-pub use commands::config_fixed::is_ignored as is_ignored_parameter;
+pub use commands::config::is_settable as is_settable_parameter;
+pub use commands::config_aliases::name_of_alias as parameter_of_alias;
 pub use commands::start_users::{DefaultUser, default_user};
 pub use commands::table::has_command;
+pub use config_lines::quoted as quoted_word;
 pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
+pub use protocol::resp::parse::words_of as split_words;
 pub use protocol::{memcached, resp};
 pub use settings::{
-    ClientsMemory, Endpoint, LiveParameter, Password, ProtectedActions, REDIS_VERSION,
+    ClientsMemory, ConfigFile, Endpoint, LiveParameter, Password, ProtectedActions, REDIS_VERSION,
     ServerOptions, TlsClients, TlsSettings, UnixSocket, UserRules, WireProtocol,
 };
 pub use settings_error::SettingsError;

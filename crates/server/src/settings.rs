@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Mutex;
@@ -283,11 +283,6 @@ impl Password {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
-
-    /// The password, for CONFIG GET.
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0).into_owned()
-    }
 }
 
 impl fmt::Debug for Password {
@@ -311,11 +306,13 @@ pub struct UserRules {
     pub(crate) rules: Vec<Vec<u8>>,
 }
 
-impl FromStr for UserRules {
-    type Err = SettingsError;
-
-    fn from_str(text: &str) -> Result<UserRules, SettingsError> {
-        let words = words_of(text.as_bytes());
+impl UserRules {
+    /// Parses `NAME RULE ...`, which need not be UTF-8.
+    ///
+    /// # Errors
+    /// Quotes are not balanced, or there is no name.
+    pub fn parse(text: &[u8]) -> Result<UserRules, SettingsError> {
+        let words = words_of(text);
         let mut words = words.ok_or_else(|| SettingsError::new("unbalanced quotes"))?;
         if words.is_empty() {
             return Err(SettingsError::new("must be NAME RULE ..."));
@@ -323,6 +320,14 @@ impl FromStr for UserRules {
         let rules = words.split_off(1);
         let name = words.swap_remove(0);
         Ok(UserRules { name, rules })
+    }
+}
+
+impl FromStr for UserRules {
+    type Err = SettingsError;
+
+    fn from_str(text: &str) -> Result<UserRules, SettingsError> {
+        UserRules::parse(text.as_bytes())
     }
 }
 
@@ -348,6 +353,17 @@ impl fmt::Debug for UserRules {
 pub struct LiveParameter {
     pub(crate) name: String,
     pub(crate) value: String,
+}
+
+/// The redis.conf that a server was started with: CONFIG REWRITE writes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigFile {
+    /// Absolute path of the file.
+    pub path: PathBuf,
+    /// Value of the directive `pool`: where the pool is.
+    pub pool: PathBuf,
+    /// Addresses that the server listens on without a directive `bind`.
+    pub default_bind: Vec<IpAddr>,
 }
 
 /// Options of a server at its start.
@@ -381,6 +397,8 @@ pub struct ServerOptions {
     pub users: Vec<UserRules>,
     /// File of users, in place of `password` and `users`. ACL LOAD reads it, ACL SAVE writes it.
     pub acl_file: Option<PathBuf>,
+    /// The file that CONFIG REWRITE writes; `None` without one.
+    pub config_file: Option<ConfigFile>,
     /// Settings of the endpoints with TLS.
     pub tls: TlsSettings,
     /// Refuse clients of other machines while the user `default` needs no password (`protected-mode`).
@@ -420,6 +438,7 @@ impl Default for ServerOptions {
             password: None,
             users: Vec::new(),
             acl_file: None,
+            config_file: None,
             tls: TlsSettings::default(),
             protected_mode: true,
             memcached_unprotected: false,
@@ -468,6 +487,12 @@ impl OutputLimit {
         }
     }
 
+    /// The three numbers.
+    pub(crate) fn numbers(&self) -> [u64; 3] {
+        [&self.hard_bytes, &self.soft_bytes, &self.soft_secs]
+            .map(|number| number.load(Ordering::Relaxed))
+    }
+
     /// Most bytes of unsent replies of a connection; `usize::MAX` means no limit.
     pub(crate) fn bytes_max(&self) -> usize {
         match size(&self.hard_bytes) {
@@ -479,17 +504,23 @@ impl OutputLimit {
 
 /// Texts by name of a parameter.
 #[derive(Default)]
-pub(crate) struct KeptValues(Mutex<BTreeMap<&'static str, String>>);
+pub(crate) struct KeptValues(Mutex<BTreeMap<&'static str, Vec<u8>>>);
 
 impl KeptValues {
-    /// The value of a parameter, if one was set.
+    /// The value of a parameter whose values are UTF-8, if one was set.
     pub(crate) fn get(&self, name: &str) -> Option<String> {
+        let bytes = self.bytes(name)?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The value of a parameter, if one was set.
+    pub(crate) fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         lock(&self.0).get(name).cloned()
     }
 
     /// Sets the value of a parameter.
-    pub(crate) fn set(&self, name: &'static str, value: String) {
-        lock(&self.0).insert(name, value);
+    pub(crate) fn set(&self, name: &'static str, value: impl Into<Vec<u8>>) {
+        lock(&self.0).insert(name, value.into());
     }
 }
 
@@ -502,8 +533,9 @@ pub(crate) struct LiveSettings {
     pub(crate) input_bytes_max: AtomicU64,
     /// Milliseconds after which a script is slow.
     pub(crate) busy_ms: AtomicU64,
-    /// Limits of connections without subscriptions, and with subscriptions.
+    /// Limits of connections without subscriptions, of replicas, which do not exist here, and with subscriptions.
     pub(crate) output_normal: OutputLimit,
+    pub(crate) output_replica: OutputLimit,
     pub(crate) output_pubsub: OutputLimit,
     /// Encoded by [`ClientsMemory::encode`].
     pub(crate) clients_memory: AtomicU64,
@@ -557,6 +589,7 @@ impl LiveSettings {
             input_bytes_max: AtomicU64::new(1 << 30),
             busy_ms: AtomicU64::new(5000),
             output_normal: OutputLimit::new(1 << 30, 0, 0),
+            output_replica: OutputLimit::new(256 << 20, 64 << 20, 60),
             output_pubsub: OutputLimit::new(32 << 20, 8 << 20, 60),
             clients_memory: AtomicU64::new(options.clients_memory.encode()),
             maxmemory: AtomicU64::new(0),

@@ -530,6 +530,9 @@ const PARAMS: &[&str] = &[
     "nope",
     "",
     "requirepass",
+    "lua-time-limit",
+    "slave-read-only",
+    "hash-max-ziplist-entries",
 ];
 
 pub(super) const SETTINGS: &[&str] = &[
@@ -546,6 +549,10 @@ pub(super) const SETTINGS: &[&str] = &[
     "acl-pubsub-default",
     "latency-tracking",
     "latency-tracking-info-percentiles",
+    "hash-max-listpack-value",
+    "hash-max-ziplist-value",
+    "min-slaves-max-lag",
+    "repl-backlog-size",
     "nope",
     "",
 ];

@@ -6,11 +6,15 @@
 //!   requirepass "a secret"              --requirepass=a secret
 //! ```
 //!
+//! `dir` is the folder of backups and, unless a directive `pool` names another place, of the pool. CONFIG REWRITE writes the
+//! file; the option `--redis-conf` names it for that.
+//!
 //! A directive that this server does not have is a warning with its line. A directive whose absence would be unsafe or
 //! surprising, for example a replica or a renamed command, is an error.
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use farbank_store::DATABASES;
 
@@ -20,7 +24,7 @@ use crate::common::{Failure, options_file::objection};
 #[derive(PartialEq, Eq, Debug)]
 enum Meaning {
     /// These command-line options, without their dashes.
-    Options(Vec<(&'static str, String)>),
+    Options(Vec<(&'static str, OsString)>),
     /// Nothing needs to change.
     Fulfilled,
     /// It has no effect, for this reason.
@@ -31,7 +35,8 @@ enum Meaning {
 }
 
 /// Directives that keep their names as options: Redis's, and those of this server's own options that a file may need.
-const SAME: [&str; 24] = [
+const SAME: [&str; 25] = [
+    "pool",
     "size",
     "max-size",
     "sync",
@@ -67,121 +72,91 @@ const PATHS: [&str; 5] = [
     "tls-ca-cert-file",
 ];
 
-/// Splits a line into words, which may be quoted as in Redis. Returns `None` if quotes are not balanced.
-fn words(line: &str) -> Option<Vec<String>> {
-    let (mut words, mut chars) = (Vec::new(), line.chars().peekable());
-    loop {
-        while chars.next_if(|c| c.is_whitespace()).is_some() {}
-        let mut word = String::new();
-        match chars.peek() {
-            None => return Some(words),
-            Some(&quote @ ('"' | '\'')) => {
-                chars.next();
-                loop {
-                    match chars.next()? {
-                        '\\' if quote == '"' => word.push(escaped(chars.next()?)),
-                        '\\' if chars.next_if_eq(&'\'').is_some() => word.push('\''),
-                        c if c == quote => break,
-                        c => word.push(c),
-                    }
-                }
-                // As in Redis, a closing quote ends the word.
-                if chars.peek().is_some_and(|c| !c.is_whitespace()) {
-                    return None;
-                }
-            }
-            Some(_) => {
-                while let Some(c) = chars.next_if(|c| !c.is_whitespace()) {
-                    word.push(c);
-                }
-            }
-        }
-        words.push(word);
-    }
-}
-
-/// The character that `\` and `c` stand for between double quotes.
-fn escaped(c: char) -> char {
-    match c {
-        'n' => '\n',
-        'r' => '\r',
-        't' => '\t',
-        other => other,
-    }
-}
-
-/// Addresses of `bind`. Redis does not fail if an address with `-` is not available, so these are left out.
-fn addresses(values: &[String]) -> String {
-    let known = values.iter().filter(|address| !address.starts_with('-'));
-    let address = |address: &String| match address.as_str() {
-        "*" => "0.0.0.0".to_owned(),
-        other => other.to_owned(),
+/// Addresses of `bind`, which may also be the words of one value. Redis does not fail if an address with `-` is not
+/// available, so these are left out.
+fn addresses(values: &[Vec<u8>]) -> OsString {
+    let words = values
+        .iter()
+        .flat_map(|value| value.split(|&byte| byte == b' '));
+    let known = words.filter(|word| !word.is_empty() && !word.starts_with(b"-"));
+    let address = |address: &[u8]| match address {
+        b"*" => b"0.0.0.0".to_vec(),
+        other => other.to_vec(),
     };
-    known.map(address).collect::<Vec<_>>().join(",")
-}
-
-/// A word that `words` reads as `word`, in quotes if it needs them.
-pub(crate) fn quoted(word: &str) -> String {
-    let needs_quotes = |c: char| c.is_whitespace() || c == '"' || c == '\'';
-    if !word.is_empty() && !word.contains(needs_quotes) {
-        return word.to_owned();
-    }
-    let escaped = word.replace('\\', "\\\\").replace('"', "\\\"");
-    format!("\"{escaped}\"")
+    OsString::from_vec(known.map(address).collect::<Vec<_>>().join(&b','))
 }
 
 /// What a directive with these values means.
-fn meaning(directive: &str, values: &[String]) -> Meaning {
-    let one = |name, value: &str| Meaning::Options(vec![(name, value.to_owned())]);
-    let value = values.first().map_or("", String::as_str);
-    let is = |word: &str| value.eq_ignore_ascii_case(word);
+fn meaning(directive: &str, values: &[Vec<u8>]) -> Meaning {
+    let first: &[u8] = values.first().map_or(b"", Vec::as_slice);
+    let one = |name, value: &[u8]| Meaning::Options(vec![(name, OsStr::from_bytes(value).into())]);
+    let is = |word: &str| first.eq_ignore_ascii_case(word.as_bytes());
     if let Some(same) = SAME.iter().find(|same| **same == directive) {
-        return match (*same, value) {
-            ("port", "0") => one("port", "off"),
-            ("tls-port", "0") => one("tls-port", "off"),
-            ("unixsocketperm", "0") => Meaning::Fulfilled,
+        return match (*same, first) {
+            ("port", b"0") => one("port", b"off"),
+            ("tls-port", b"0") => one("tls-port", b"off"),
+            ("unixsocketperm", b"0") | ("aclfile" | "unixsocket", b"") => Meaning::Fulfilled,
             (same, value) => one(same, value),
         };
     }
     match directive {
-        "bind" => one("bind", &addresses(values)),
-        "timeout" => one("idle-timeout", value),
-        "io-threads" => one("workers", value),
-        "dir" => one(
-            "pool",
-            &format!("{}/farbank.pool", value.trim_end_matches('/')),
-        ),
-        "appendfsync" if is("no") => one("sync", "never"),
-        "appendfsync" => one("sync", value),
-        "loglevel" => match value {
-            "debug" => one("log-level", "trace"),
-            "verbose" => one("log-level", "debug"),
-            "notice" => one("log-level", "info"),
-            _ => one("log-level", "warn"),
-        },
-        "protected-mode" if is("no") => Meaning::Options(vec![("unsafe-no-auth", String::new())]),
-        "protected-mode" => Meaning::Options(vec![("protected-mode", String::new())]),
+        "bind" => Meaning::Options(vec![("bind", addresses(values))]),
+        "timeout" => one("idle-timeout", first),
+        "io-threads" => one("workers", first),
+        "appendfsync" if is("no") => one("sync", b"never"),
+        "appendfsync" => one("sync", first),
+        "loglevel" => {
+            let level: &[u8] = match first.to_ascii_lowercase().as_slice() {
+                b"debug" => b"trace",
+                b"verbose" => b"debug",
+                b"notice" => b"info",
+                _ => b"warn",
+            };
+            let shown = [b"loglevel=", first].concat();
+            Meaning::Options(vec![
+                ("log-level", OsString::from_vec(level.to_vec())),
+                ("set", OsString::from_vec(shown)),
+            ])
+        }
+        "protected-mode" if is("no") => Meaning::Options(vec![("unsafe-no-auth", OsString::new())]),
+        "protected-mode" => Meaning::Options(vec![("protected-mode", OsString::new())]),
         "appendonly" | "always-show-logo" => Meaning::Fulfilled,
-        "databases" if value.parse().is_ok_and(|n: usize| n <= DATABASES) => Meaning::Fulfilled,
+        "databases" if number(first).is_some_and(|n| n <= DATABASES) => Meaning::Fulfilled,
         "rdbchecksum" if is("yes") => Meaning::Fulfilled,
         "daemonize" | "cluster-enabled" | "tls-replication" | "tls-cluster" if is("no") => {
             Meaning::Fulfilled
         }
-        "save" if values.iter().all(String::is_empty) => Meaning::Fulfilled,
+        "save" if values.iter().all(Vec::is_empty) => Meaning::Fulfilled,
+        "user" => {
+            let words = values.iter().map(|word| farbank_server::quoted_word(word));
+            one("user", &words.collect::<Vec<_>>().join(&b' '))
+        }
+        name => unfulfilled(name, first).unwrap_or_else(|| {
+            let name = farbank_server::parameter_of_alias(name).unwrap_or(name);
+            if !farbank_server::is_settable_parameter(name) {
+                return Meaning::Unknown;
+            }
+            one(
+                "set",
+                &[name.as_bytes(), b"=", values.join(&b' ').as_slice()].concat(),
+            )
+        }),
+    }
+}
+
+fn number(word: &[u8]) -> Option<usize> {
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+/// The meaning of a directive that cannot be fulfilled here. `value`: its first value.
+fn unfulfilled(directive: &str, value: &[u8]) -> Option<Meaning> {
+    Some(match directive {
         "save" => Meaning::Ignored("every acknowledged write is durable; BGSAVE writes backups"),
         "daemonize" | "supervised" | "pidfile" => {
             Meaning::Ignored("the server runs in the foreground, and a service manager watches it")
         }
         "logfile" => Meaning::Ignored("the log goes to stderr"),
         "include" => Meaning::Refused("files cannot include others"),
-        "user" => one(
-            "user",
-            &values
-                .iter()
-                .map(|word| quoted(word))
-                .collect::<Vec<_>>()
-                .join(" "),
-        ),
         "rename-command" => Meaning::Refused("commands cannot be renamed"),
         "replicaof" | "slaveof" => Meaning::Refused("this server cannot be a replica"),
         "cluster-enabled" => Meaning::Refused("this server cannot be a member of a cluster"),
@@ -191,13 +166,11 @@ fn meaning(directive: &str, values: &[String]) -> Meaning {
             Meaning::Ignored("only suites without known weaknesses are offered")
         }
         "loadmodule" => Meaning::Refused("this server has no modules"),
-        "min-replicas-to-write" if value != "0" => Meaning::Refused("this server has no replicas"),
-        name if farbank_server::is_ignored_parameter(name) => Meaning::Fulfilled,
-        name if farbank_server::is_live_parameter(name) => {
-            Meaning::Options(vec![("set", format!("{name}={}", values.join(" ")))])
+        "min-replicas-to-write" | "min-slaves-to-write" if value != b"0" => {
+            Meaning::Refused("this server has no replicas")
         }
-        _ => Meaning::Unknown,
-    }
+        _ => return None,
+    })
 }
 
 /// Returns `args` with the options of the file that is the first argument of `serve`, if one is, in its place.
@@ -206,8 +179,10 @@ pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
         [program, verb, file, rest @ ..]
             if verb == "serve" && !file.as_encoded_bytes().starts_with(b"-") =>
         {
+            let mut directives = ConfDirectives::default();
+            directives.add_file(Path::new(file))?;
             let mut merged = vec![program.clone(), verb.clone()];
-            merged.extend(options(Path::new(file))?);
+            merged.extend(directives.into_options()?);
             merged.extend_from_slice(rest);
             Ok(merged)
         }
@@ -215,86 +190,121 @@ pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     }
 }
 
-/// Returns the options that the file `path` stands for. Prints warnings to stderr.
-pub(crate) fn options(path: &Path) -> Result<Vec<OsString>, Failure> {
-    let shown = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| Failure::Usage(format!("{shown}: cannot read the file: {e}")))?;
-    options_of(&text, &shown)
+/// The directives of several sources, as options of `serve`. A later directive replaces an earlier one.
+#[derive(Default)]
+pub(crate) struct ConfDirectives {
+    options: Vec<OsString>,
+    /// Value of the last `dir`, and where it is.
+    folder: Option<(PathBuf, String)>,
+    has_pool: bool,
 }
 
-/// Returns the options that the lines `text` of `shown` stand for. Prints warnings to stderr.
-pub(crate) fn options_of(text: &str, shown: &str) -> Result<Vec<OsString>, Failure> {
-    let (options, warnings) = parse(text)
-        .map_err(|(line, why)| Failure::Usage(format!("{shown}: line {line}: {why}")))?;
-    for (line, why) in warnings {
-        eprintln!("warning: {shown}: line {line}: {why}");
+impl ConfDirectives {
+    /// Adds the directives of the file `path`, which CONFIG REWRITE will write. Prints warnings to stderr.
+    pub(crate) fn add_file(&mut self, path: &Path) -> Result<(), Failure> {
+        let shown = path.display().to_string();
+        let text = std::fs::read(path)
+            .map_err(|e| Failure::Usage(format!("{shown}: cannot read the file: {e}")))?;
+        self.add_lines(&text, &shown)?;
+        let mut option = OsString::from("--redis-conf=");
+        option.push(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+        self.options.push(option);
+        Ok(())
     }
-    Ok(options)
-}
 
-/// Numbers of lines, from 1, and texts about them.
-type Notes = Vec<(usize, String)>;
-
-fn parse(text: &str) -> Result<(Vec<OsString>, Notes), (usize, String)> {
-    let (mut options, mut warnings) = (Vec::new(), Vec::new());
-    let mut folder = None;
-    for (at, line) in text.lines().enumerate() {
-        let number = at + 1;
-        if line.trim_start().starts_with('#') {
-            continue;
+    /// Adds the lines `text` of `shown`. Prints warnings to stderr.
+    pub(crate) fn add_lines(&mut self, text: &[u8], shown: &str) -> Result<(), Failure> {
+        for (at, line) in text.split(|&byte| byte == b'\n').enumerate() {
+            let place = format!("{shown}: line {}", at + 1);
+            let warning = self.add(line.trim_ascii(), &place);
+            let warning = warning.map_err(|why| Failure::Usage(format!("{place}: {why}")))?;
+            if let Some(warning) = warning {
+                eprintln!("warning: {place}: {warning}");
+            }
         }
-        let words = words(line).ok_or((number, "unbalanced quotes".to_owned()))?;
+        Ok(())
+    }
+
+    /// Adds the directive of a line. Returns a warning if it has no effect, and an error if it is refused.
+    fn add(&mut self, line: &[u8], place: &str) -> Result<Option<String>, String> {
+        if line.starts_with(b"#") {
+            return Ok(None);
+        }
+        let words = farbank_server::split_words(line).ok_or("unbalanced quotes")?;
         let Some((directive, values)) = words.split_first() else {
-            continue;
+            return Ok(None);
         };
-        let directive = directive.to_ascii_lowercase();
+        let directive = String::from_utf8_lossy(directive).to_ascii_lowercase();
         if directive == "dir" {
-            folder = values.first().cloned();
+            let folder = values.first().cloned().unwrap_or_default();
+            self.folder = Some((OsString::from_vec(folder).into(), place.to_owned()));
+            return Ok(None);
         }
+        self.has_pool |= directive == "pool";
         match meaning(&directive, values) {
             Meaning::Options(given) => {
                 for (name, value) in given {
-                    let option = match value.as_str() {
-                        "" if name == "unsafe-no-auth" => OsString::from(format!("--{name}")),
-                        value => OsString::from(format!("--{name}={value}")),
-                    };
-                    if let Some(why) = objection(&["serve"], &option) {
-                        return Err((number, format!("{directive}: {why}")));
-                    }
-                    options.push(option);
+                    let option = checked(name, &value);
+                    self.options
+                        .push(option.map_err(|why| format!("{directive}: {why}"))?);
                 }
+                Ok(None)
             }
-            Meaning::Fulfilled => {}
-            Meaning::Ignored(why) => {
-                warnings.push((number, format!("{directive} is ignored: {why}")));
-            }
-            Meaning::Refused(why) => return Err((number, format!("{directive}: {why}"))),
-            Meaning::Unknown => {
-                warnings.push((
-                    number,
-                    format!("unknown directive {directive:?} is ignored"),
-                ));
-            }
+            Meaning::Fulfilled => Ok(None),
+            Meaning::Ignored(why) => Ok(Some(format!("{directive} is ignored: {why}"))),
+            Meaning::Refused(why) => Err(format!("{directive}: {why}")),
+            Meaning::Unknown => Ok(Some(format!("unknown directive {directive:?} is ignored"))),
         }
     }
-    if let Some(folder) = folder {
-        options
-            .iter_mut()
-            .for_each(|option| move_to(&folder, option));
+
+    /// The options that the directives stand for.
+    pub(crate) fn into_options(self) -> Result<Vec<OsString>, Failure> {
+        let mut options = self.options;
+        let Some((folder, place)) = self.folder else {
+            return Ok(options);
+        };
+        for option in &mut options {
+            move_to(&folder, option);
+        }
+        let option = match self.has_pool {
+            true => {
+                let mut parameter = OsString::from("dir=");
+                parameter.push(&folder);
+                checked("set", &parameter)
+            }
+            false => checked("pool", folder.join("farbank.pool").as_os_str()),
+        };
+        options.push(option.map_err(|why| Failure::Usage(format!("{place}: dir: {why}")))?);
+        Ok(options)
     }
-    Ok((options, warnings))
+}
+
+/// Returns an option of `serve`, or why its value is refused.
+fn checked(name: &str, value: &OsStr) -> Result<OsString, String> {
+    let mut option = OsString::from(format!("--{name}"));
+    if !["unsafe-no-auth", "protected-mode"].contains(&name) {
+        option.push("=");
+        option.push(value);
+    }
+    match objection(&["serve"], &option) {
+        Some(why) => Err(why),
+        None => Ok(option),
+    }
 }
 
 /// Makes the path of an option one in `folder` if it is relative.
-fn move_to(folder: &str, option: &mut OsString) {
-    let parts = option.to_str().and_then(|option| option.split_once('='));
-    if let Some((name, path)) = parts
-        && PATHS.iter().any(|own| name.strip_prefix("--") == Some(own))
-        && !path.is_empty()
-    {
-        let path = Path::new(folder).join(path);
-        *option = format!("{name}={}", path.display()).into();
+fn move_to(folder: &Path, option: &mut OsString) {
+    let bytes = option.as_bytes();
+    let Some(at) = bytes.iter().position(|&byte| byte == b'=') else {
+        return;
+    };
+    let (name, path) = (&bytes[..at], OsStr::from_bytes(&bytes[at + 1..]));
+    let is_path = |own: &&str| name.strip_prefix(b"--") == Some(own.as_bytes());
+    if PATHS.iter().any(is_path) && !path.is_empty() {
+        let mut moved = OsStr::from_bytes(name).to_owned();
+        moved.push("=");
+        moved.push(folder.join(path));
+        *option = moved;
     }
 }
 
@@ -302,72 +312,128 @@ fn move_to(folder: &str, option: &mut OsString) {
 mod tests {
     use super::*;
 
+    fn options(file: &str) -> Vec<OsString> {
+        let mut directives = ConfDirectives::default();
+        directives.add_lines(file.as_bytes(), "file").ok().unwrap();
+        directives.into_options().ok().unwrap()
+    }
+
     #[test]
     fn directives_become_options() {
         let file = "# a comment\n\nport 7000\nbind 127.0.0.1 -::1\nrequirepass \"a \\\"b\"\ntimeout 5\n\
-                    appendonly no\nsave \"\"\nhz 20\n\
+                    appendonly no\nsave \"\"\nhz 20\nloglevel verbose\nlua-time-limit 1\n\
                     slowlog-max-len 5\ndbfilename all.rdb\nrdbchecksum yes\nclient-output-buffer-limit pubsub 64mb 16mb 90\ndir /var/lib/redis/\nprotected-mode no\n";
-        let (options, warnings) = parse(file).unwrap();
         let expected = [
             "--port=7000",
             "--bind=127.0.0.1",
             "--requirepass=a \"b",
             "--idle-timeout=5",
+            "--set=hz=20",
+            "--log-level=debug",
+            "--set=loglevel=verbose",
+            "--set=busy-reply-threshold=1",
             "--set=slowlog-max-len=5",
             "--set=dbfilename=all.rdb",
             "--set=client-output-buffer-limit=pubsub 64mb 16mb 90",
-            "--pool=/var/lib/redis/farbank.pool",
             "--unsafe-no-auth",
+            "--pool=/var/lib/redis/farbank.pool",
         ];
-        assert_eq!(options, expected.map(OsString::from));
-        assert!(warnings.is_empty());
+        assert_eq!(options(file), expected.map(OsString::from));
     }
 
     #[test]
-    fn a_user_keeps_its_words() {
-        let file = "user a on \">pass word\" ~* +@all\nuser b >'x\"y'\naclfile users.acl";
-        let (options, _) = parse(file).unwrap();
+    fn words_keep_their_bytes() {
+        let file =
+            "user a on \">pass word\" ~* +@all\nuser b >'x\"y' ~\"\\xff\"\nrequirepass \"\\xfe\"";
+        let found = options(file);
         let expected = [
-            "--user=a on \">pass word\" ~* +@all",
-            "--user=b \">'x\\\"y'\"",
-            "--aclfile=users.acl",
+            &b"--user=\"a\" \"on\" \">pass word\" \"~*\" \"+@all\""[..],
+            b"--user=\"b\" \">x\\\"y\" \"~\\xff\"",
+            b"--requirepass=\xfe",
         ];
-        assert_eq!(options, expected.map(OsString::from));
+        let found: Vec<_> = found.iter().map(|option| option.as_bytes()).collect();
+        assert_eq!(found, expected);
     }
 
     #[test]
     fn relative_paths_are_in_the_folder_dir() {
-        let (options, _) = parse("aclfile users.acl\ndir /data\nunixsocket /run/socket").unwrap();
         let expected = [
             "--aclfile=/data/users.acl",
-            "--pool=/data/farbank.pool",
             "--unixsocket=/run/socket",
+            "--pool=/data/farbank.pool",
         ];
-        assert_eq!(options, expected.map(OsString::from));
+        let file = "aclfile users.acl\ndir /data\nunixsocket /run/socket";
+        assert_eq!(options(file), expected.map(OsString::from));
     }
 
     #[test]
-    fn a_warning_names_the_line_of_an_unknown_directive() {
-        let (options, warnings) = parse("prot 1\n\nsave 900 1\nhz 5").unwrap();
-        assert!(options.is_empty());
-        let lines: Vec<_> = warnings.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [1, 3]);
-        assert_eq!(warnings[0].1, "unknown directive \"prot\" is ignored");
+    fn dir_is_the_folder_of_backups_only_beside_the_directive_pool() {
+        let expected = ["--pool=/data/pool", "--set=dir=/tmp"];
+        for file in [
+            "dir /tmp\npool /data/pool",
+            "pool /data/pool\ndir /var\ndir /tmp",
+        ] {
+            assert_eq!(options(file), expected.map(OsString::from));
+        }
+    }
+
+    #[test]
+    fn a_warning_says_that_a_directive_is_not_known() {
+        let mut directives = ConfDirectives::default();
+        for (line, warning) in [
+            ("prot 1", Some("unknown directive \"prot\" is ignored")),
+            ("", None),
+            (
+                "save 900 1",
+                Some("save is ignored: every acknowledged write is durable; BGSAVE writes backups"),
+            ),
+            ("appendonly no", None),
+        ] {
+            let found = directives.add(line.as_bytes(), "").unwrap();
+            assert_eq!(found.as_deref(), warning, "{line}");
+        }
+        assert!(directives.options.is_empty());
     }
 
     #[test]
     fn what_would_be_unsafe_to_ignore_is_an_error() {
-        for (file, line, why) in [
-            ("port 1\nuser", 2, "must be NAME RULE"),
-            ("replicaof other 6379", 1, "replica"),
-            ("requirepass \"open", 1, "unbalanced quotes"),
-            ("\n\nport 70000", 3, "a port must be a number"),
-            ("tcp-keepalive -1", 1, "must be between 0 and"),
+        for (file, place, why) in [
+            ("port 1\nuser", "file: line 2: user: ", "must be NAME RULE"),
+            (
+                "replicaof other 6379",
+                "file: line 1: replicaof: ",
+                "replica",
+            ),
+            ("requirepass \"open", "file: line 1: ", "unbalanced quotes"),
+            (
+                "\n\nport 70000",
+                "file: line 3: port: ",
+                "a port must be a number",
+            ),
+            (
+                "tcp-keepalive -1",
+                "file: line 1: tcp-keepalive: ",
+                "must be between 0 and",
+            ),
+            (
+                "hz x",
+                "file: line 1: hz: ",
+                "couldn't be parsed into an integer",
+            ),
+            (
+                "pool /p\ndir /absent",
+                "file: line 2: dir: ",
+                "No such file or directory",
+            ),
         ] {
-            let (found, error) = parse(file).unwrap_err();
+            let mut directives = ConfDirectives::default();
+            let added = directives.add_lines(file.as_bytes(), "file");
+            let Err(Failure::Usage(error)) = added.and_then(|()| directives.into_options()) else {
+                panic!("{file:?} is accepted");
+            };
             assert!(
-                found == line && error.contains(why),
-                "{file:?}: {found}: {error}"
+                error.starts_with(place) && error.contains(why),
+                "{file:?}: {error}"
             );
         }
     }

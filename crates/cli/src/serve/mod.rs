@@ -7,8 +7,9 @@
 pub(crate) mod memcached;
 pub(crate) mod redis_server;
 
+use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
@@ -16,16 +17,16 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, value_parser};
 use farbank_cache::{AnyCache, EvictionOrder, PAGE_BYTES};
 use farbank_kv::{AnyKv, Config, READ_CACHE_BYTES_MAX};
 use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
-    BindError, ClientsMemory, DefaultUser, Endpoint, KeyspaceEvents, LiveParameter, Password,
-    ProtectedActions, Server, ServerHandle, ServerOptions, TlsClients, TlsSettings, UnixSocket,
-    UserRules, WireProtocol, check_tls, default_user,
+    BindError, ClientsMemory, ConfigFile, DefaultUser, Endpoint, KeyspaceEvents, LiveParameter,
+    Password, ProtectedActions, Server, ServerHandle, ServerOptions, TlsClients, TlsSettings,
+    UnixSocket, UserRules, WireProtocol, check_tls, default_user,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
@@ -67,6 +68,11 @@ const WORKERS_MAX: u64 = 256;
 const MEMCACHED_PORT: u16 = 11211;
 /// Maximum idle timeout in seconds, as in Redis.
 const IDLE_SECS_MAX: u64 = i32::MAX as u64;
+
+/// A parser of users, which need not be UTF-8.
+fn user_rules() -> impl TypedValueParser<Value = UserRules> {
+    OsStringValueParser::new().try_map(|text| UserRules::parse(text.as_bytes()))
+}
 
 fn workers() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(..=WORKERS_MAX)
@@ -130,6 +136,9 @@ pub(crate) struct ServeArgs {
     /// TOML file of options: keys are option names without dashes. Options on the command line override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The redis.conf whose directives are among the options: CONFIG REWRITE writes it.
+    #[arg(long, value_name = "FILE", hide = true)]
+    redis_conf: Option<PathBuf>,
     /// Check the options, including those of --config, and exit.
     #[arg(long)]
     check_config: bool,
@@ -261,10 +270,10 @@ pub(crate) struct ServeArgs {
         default_value = "",
         hide_default_value = true
     )]
-    requirepass: String,
+    requirepass: OsString,
     /// Define a user: its name and its rules, as in ACL SETUSER, for example "reader on >secret ~cache:* +@read". May be
     /// repeated. Use the file of --config or --aclfile: other users of the machine can see command lines.
-    #[arg(long, value_name = "NAME RULE ...")]
+    #[arg(long, value_name = "NAME RULE ...", value_parser = user_rules())]
     user: Vec<UserRules>,
     /// File of users, one line "user NAME RULE ..." each. ACL LOAD reads it again, ACL SAVE writes it. Not together with
     /// --requirepass and --user.
@@ -445,6 +454,10 @@ impl ServeArgs {
             password: Password::new(self.requirepass.as_bytes()),
             users: self.user.clone(),
             acl_file: self.aclfile.clone(),
+            config_file: self
+                .redis_conf
+                .clone()
+                .map(|path| self.config_file(path, &pool)),
             tls: TlsSettings {
                 cert_file: self.tls_cert_file.clone(),
                 key_file: self.tls_key_file.clone(),
@@ -463,6 +476,23 @@ impl ServeArgs {
             keyspace_events: self.notify_keyspace_events,
             parameters: self.set.clone(),
             ..ServerOptions::default()
+        }
+    }
+
+    /// What CONFIG REWRITE needs to write the file `path`. `pool`: the absolute path of the pool.
+    fn config_file(&self, path: PathBuf, pool: &Path) -> ConfigFile {
+        let pool = match self.pool == Path::new("none") {
+            true => &self.pool,
+            false => pool,
+        };
+        let default_bind = match self.redis_lines {
+            true => redis_server::every_address(),
+            false => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
+        };
+        ConfigFile {
+            path,
+            pool: pool.to_owned(),
+            default_bind,
         }
     }
 

@@ -14,10 +14,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
-use std::net::{Ipv6Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::common::{Failure, redis_conf};
+use crate::common::Failure;
+use crate::common::redis_conf::ConfDirectives;
 
 const HELP: &str = "\
 Usage: redis-server [FILE|-] [--DIRECTIVE VALUE ...]...
@@ -54,11 +56,11 @@ pub(crate) fn translate(args: &[OsString]) -> Result<Option<Vec<OsString>>, Fail
         }
         _ => {}
     }
-    let (mut options, mut rest) = (Vec::new(), args);
+    let (mut given, mut rest) = (ConfDirectives::default(), args);
     if let Some((file, others)) = args.split_first()
         && !file.as_encoded_bytes().starts_with(b"-")
     {
-        options.extend(redis_conf::options(Path::new(file))?);
+        given.add_file(Path::new(file))?;
         rest = others;
     }
     let from_stdin = match rest {
@@ -67,14 +69,15 @@ pub(crate) fn translate(args: &[OsString]) -> Result<Option<Vec<OsString>>, Fail
         _ => None,
     };
     if let Some(others) = from_stdin {
-        let mut text = String::new();
+        let mut text = Vec::new();
         std::io::stdin()
-            .read_to_string(&mut text)
+            .read_to_end(&mut text)
             .map_err(|e| Failure::Usage(format!("cannot read standard input: {e}")))?;
-        options.extend(redis_conf::options_of(&text, "standard input")?);
+        given.add_lines(&text, "standard input")?;
         rest = others;
     }
-    options.extend(redis_conf::options_of(&directives(rest)?, "command line")?);
+    given.add_lines(&directives(rest)?, "command line")?;
+    let options = given.into_options()?;
     let fixed = [
         "farbank",
         "serve",
@@ -84,7 +87,7 @@ pub(crate) fn translate(args: &[OsString]) -> Result<Option<Vec<OsString>>, Fail
     ];
     let mut words = fixed.map(OsString::from).to_vec();
     if !options.iter().any(is_bind) {
-        words.push(every_address().into());
+        words.push(bind_all().into());
     }
     words.extend(options);
     Ok(Some(words))
@@ -94,45 +97,50 @@ fn is_bind(option: &OsString) -> bool {
     option.as_encoded_bytes().starts_with(b"--bind=")
 }
 
-/// The option that selects all addresses: those of IPv6 only if the machine has any, as in Redis.
-fn every_address() -> &'static str {
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
-        Ok(_) => "--bind=0.0.0.0,::",
-        Err(_) => "--bind=0.0.0.0",
+/// The addresses of this machine: those of IPv6 only if it has any, as in Redis.
+pub(crate) fn every_address() -> Vec<IpAddr> {
+    let mut every = vec![IpAddr::from(Ipv4Addr::UNSPECIFIED)];
+    if TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() {
+        every.push(Ipv6Addr::UNSPECIFIED.into());
     }
+    every
+}
+
+/// The option that selects all addresses.
+fn bind_all() -> String {
+    let every: Vec<_> = every_address().iter().map(IpAddr::to_string).collect();
+    format!("--bind={}", every.join(","))
 }
 
 /// The options `args` as lines of a redis.conf.
-fn directives(args: &[OsString]) -> Result<String, Failure> {
-    let (mut lines, mut may_begin) = (String::new(), true);
-    let mut words = args.iter().peekable();
+fn directives(args: &[OsString]) -> Result<Vec<u8>, Failure> {
+    let (mut lines, mut may_begin) = (Vec::new(), true);
+    let mut words = args.iter().map(|word| word.as_bytes()).peekable();
     while let Some(word) = words.next() {
-        let text = word.to_str().ok_or_else(|| {
-            Failure::Usage(format!("{}: the option is not UTF-8", word.display()))
-        })?;
-        let Some(name) = text.strip_prefix("--").filter(|_| may_begin) else {
-            lines.push_str(&redis_conf::quoted(text));
-            lines.push(' ');
+        let Some(name) = word.strip_prefix(b"--").filter(|_| may_begin) else {
+            lines.extend_from_slice(&farbank_server::quoted_word(word));
+            lines.push(b' ');
             may_begin = true;
             continue;
         };
-        if matches!(name, "sentinel" | "check-system" | "test-memory") {
-            return Err(Failure::Usage(format!("{text} is not supported")));
+        if [&b"sentinel"[..], b"check-system", b"test-memory"].contains(&name) {
+            let word = String::from_utf8_lossy(word);
+            return Err(Failure::Usage(format!("{word} is not supported")));
         }
-        lines.push('\n');
-        lines.push_str(name);
-        lines.push(' ');
-        may_begin = name.trim_end().contains(char::is_whitespace);
+        if !lines.is_empty() {
+            lines.push(b'\n');
+        }
+        lines.extend_from_slice(name);
+        lines.push(b' ');
+        may_begin = name.trim_ascii_end().contains(&b' ');
         // As in Redis, this directive alone has no value if none follows.
-        let ends = |next: Option<&&OsString>| {
-            next.is_none_or(|next| next.as_encoded_bytes().starts_with(b"--"))
-        };
-        if name.eq_ignore_ascii_case("save") && ends(words.peek()) {
-            lines.push_str("\"\"");
+        let ends = words.peek().is_none_or(|next| next.starts_with(b"--"));
+        if name.eq_ignore_ascii_case(b"save") && ends {
+            lines.extend_from_slice(b"\"\"");
             may_begin = true;
         }
     }
-    Ok(lines.trim_start_matches('\n').to_owned())
+    Ok(lines)
 }
 
 #[cfg(test)]
@@ -173,14 +181,15 @@ mod tests {
         let options = translate(&words(&["--port", "7777"])).ok().flatten();
         let is_any = |option: &OsString| option.as_encoded_bytes().starts_with(b"--bind=0.0.0.0");
         assert!(options.unwrap().iter().any(is_any));
-        let lines = |line: &[&str]| directives(&words(line)).ok().unwrap();
+        let lines =
+            |line: &[&str]| String::from_utf8(directives(&words(line)).ok().unwrap()).unwrap();
         assert_eq!(
             lines(&["--port 1", "--save", "--dir", "a b"]),
             "port 1 \nsave \"\"\ndir \"a b\" "
         );
         assert_eq!(
             lines(&["loglevel", "verbose", "--title", "--own", "--x"]),
-            "loglevel verbose \ntitle --own \nx "
+            "\"loglevel\" \"verbose\" \ntitle \"--own\" \nx "
         );
         assert!(flags(&words(&["farbank", "serve"])).is_none());
         assert!(translate(&words(&["--port", "1", "--sentinel"])).is_err());

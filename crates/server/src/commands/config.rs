@@ -4,10 +4,12 @@
 //! how this server behaves.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::help_of;
+use super::config_aliases::{ALIASES, name_of};
 use super::config_error::ConfigError;
 use super::config_fixed::{FIXED, IGNORED, IgnoredParameter, ValueKind, is_switch};
 use super::config_numbers::{HARMLESS, NUMBERS, parse_memory, parse_number};
@@ -25,33 +27,32 @@ use crate::keyspace_events::{KeyspaceEvents, UnknownEventClass};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
 use crate::settings::{
-    Endpoint, LiveParameter, LiveSettings, OutputLimit, Password, ServerOptions, TlsSettings,
-    WireProtocol,
+    Endpoint, LiveParameter, LiveSettings, OutputLimit, ServerOptions, TlsSettings, WireProtocol,
 };
 use crate::settings_error::SettingsError;
 use crate::state::shared::ServerShared;
 use crate::state::users::User;
 
 /// The parameters that are no numbers.
-const EVENTS: &str = "notify-keyspace-events";
-const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
+pub(super) const EVENTS: &str = "notify-keyspace-events";
+pub(super) const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
 /// Changes the password of the user `default`.
-const PASSWORD: &str = "requirepass";
+pub(super) const PASSWORD: &str = "requirepass";
 
 /// A parameter that is `yes` or `no`. Its setting is 1 or 0.
-struct ConfigSwitch {
-    name: &'static str,
+pub(super) struct ConfigSwitch {
+    pub(super) name: &'static str,
     setting: fn(&LiveSettings) -> &AtomicU64,
 }
 
 impl ConfigSwitch {
-    fn shown(&self, settings: &LiveSettings) -> String {
+    pub(super) fn shown(&self, settings: &LiveSettings) -> String {
         let is_on = (self.setting)(settings).load(Ordering::Relaxed) != 0;
         if is_on { "yes" } else { "no" }.to_owned()
     }
 }
 
-const SWITCHES: &[ConfigSwitch] = &[
+pub(super) const SWITCHES: &[ConfigSwitch] = &[
     ConfigSwitch {
         name: "latency-tracking",
         setting: |s| &s.latency_tracking,
@@ -63,14 +64,14 @@ const SWITCHES: &[ConfigSwitch] = &[
 ];
 
 /// A parameter whose values are words. Its setting is the number of the word.
-struct ConfigWord {
-    name: &'static str,
+pub(super) struct ConfigWord {
+    pub(super) name: &'static str,
     words: &'static [&'static str],
     setting: fn(&LiveSettings) -> &AtomicU64,
 }
 
 impl ConfigWord {
-    fn shown(&self, settings: &LiveSettings) -> String {
+    pub(super) fn shown(&self, settings: &LiveSettings) -> String {
         let number = (self.setting)(settings).load(Ordering::Relaxed);
         self.words[number as usize].to_owned()
     }
@@ -83,7 +84,7 @@ impl ConfigWord {
     }
 }
 
-const WORDS: &[ConfigWord] = &[
+pub(super) const WORDS: &[ConfigWord] = &[
     ConfigWord {
         name: "acl-pubsub-default",
         words: &["allchannels", "resetchannels"],
@@ -97,16 +98,24 @@ const WORDS: &[ConfigWord] = &[
 ];
 
 /// The limit of live records, and which keys are evicted above it. The cache has its own.
-const MAXMEMORY: &str = "maxmemory";
-const POLICY: &str = "maxmemory-policy";
+pub(super) const MAXMEMORY: &str = "maxmemory";
+pub(super) const POLICY: &str = "maxmemory-policy";
+
+/// The addresses that Redis clients connect to.
+pub(super) fn addresses(shared: &ServerShared<'_>) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    let resp = |endpoint: &&Endpoint| endpoint.protocol == WireProtocol::Resp;
+    for endpoint in shared.endpoints.iter().filter(resp) {
+        if !addresses.contains(&endpoint.addr.ip()) {
+            addresses.push(endpoint.addr.ip());
+        }
+    }
+    addresses
+}
 
 /// Parameters that cannot change, with their values. They hide those of [`NUMBERS`] and [`WORDS`] with the same name.
 fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
-    let resp = |endpoint: &&Endpoint| endpoint.protocol == WireProtocol::Resp;
-    let endpoints = shared.endpoints.iter().filter(resp);
-    let bind: Vec<_> = endpoints
-        .map(|endpoint| endpoint.addr.ip().to_string())
-        .collect();
+    let bind: Vec<_> = addresses(shared).iter().map(IpAddr::to_string).collect();
     let port = shared.port(WireProtocol::Resp).unwrap_or(0);
     let text = str::to_owned;
     let socket = shared.options.unix_socket.as_ref();
@@ -149,24 +158,55 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
 }
 
 fn output_limit(settings: &LiveSettings) -> String {
-    let get = |setting: &AtomicU64| setting.load(Ordering::Relaxed);
     let class = |name: &str, limit: &OutputLimit| {
-        format!(
-            "{name} {} {} {}",
-            get(&limit.hard_bytes),
-            get(&limit.soft_bytes),
-            get(&limit.soft_secs)
-        )
+        let [hard, soft, secs] = limit.numbers();
+        format!("{name} {hard} {soft} {secs}")
     };
     [
         class("normal", &settings.output_normal),
+        class("slave", &settings.output_replica),
         class("pubsub", &settings.output_pubsub),
     ]
     .join(" ")
 }
 
+/// The parameter `requirepass`; empty without a password.
+pub(super) fn password(shared: &ServerShared<'_>) -> Vec<u8> {
+    let start = || {
+        shared
+            .options
+            .password
+            .as_ref()
+            .map(|own| own.bytes().to_vec())
+    };
+    let password = shared.settings.kept.bytes(PASSWORD).or_else(start);
+    password.unwrap_or_default()
+}
+
+/// The value of a parameter without effect.
+pub(super) fn ignored_text(settings: &LiveSettings, ignored: &IgnoredParameter) -> String {
+    let kept = settings.kept.get(ignored.name);
+    kept.unwrap_or_else(|| ignored.default.to_owned())
+}
+
 /// Every parameter with its value.
-fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
+fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, Vec<u8>)> {
+    let texts = texts(shared).into_iter();
+    let mut all: Vec<_> = texts
+        .map(|(name, value)| (name, value.into_bytes()))
+        .collect();
+    all.push((PASSWORD, password(shared)));
+    let aliases = ALIASES.iter().filter_map(|&(alias, name)| {
+        let (_, value) = all.iter().find(|(known, _)| *known == name)?;
+        Some((alias, value.clone()))
+    });
+    let aliases: Vec<_> = aliases.collect();
+    all.extend(aliases);
+    all
+}
+
+/// Every parameter whose values are UTF-8, with its value.
+fn texts(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let mut all = constants(shared);
     let settings = &shared.settings;
     let live = NUMBERS
@@ -182,16 +222,8 @@ fn all(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             .iter()
             .map(|fixed| (fixed.name, fixed.value.to_owned())),
     );
-    all.extend(IGNORED.iter().map(|ignored| {
-        let kept = shared.settings.kept.get(ignored.name);
-        (
-            ignored.name,
-            kept.unwrap_or_else(|| ignored.default.to_owned()),
-        )
-    }));
-    let start = || shared.options.password.as_ref().map(Password::text);
-    let password = settings.kept.get(PASSWORD).or_else(start);
-    all.push((PASSWORD, password.unwrap_or_default()));
+    let ignored = |own: &IgnoredParameter| (own.name, ignored_text(settings, own));
+    all.extend(IGNORED.iter().map(ignored));
     all.extend(config_tls::values(&shared.tls.settings()));
     all.push((FOLDER, save_folder(shared).display().to_string()));
     all.push((FILE, save_file(shared)));
@@ -222,7 +254,7 @@ pub(super) fn get(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     reply::map(ctx.out, ctx.client.resp, found.len());
     for (name, value) in found {
         reply::bulk(ctx.out, name);
-        reply::bulk(ctx.out, value.as_bytes());
+        reply::bulk(ctx.out, value);
     }
     Ok(())
 }
@@ -260,8 +292,8 @@ fn parse_seconds(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// Parses `class hard soft seconds ...`. The class of replicas, which this server does not have, is ignored. An empty
-/// value changes nothing.
+/// Parses `class hard soft seconds ...`. The limits of replicas, which this server does not have, have no effect. An
+/// empty value changes nothing.
 fn parse_output_limit<'a>(
     settings: &'a LiveSettings,
     value: &[u8],
@@ -276,9 +308,9 @@ fn parse_output_limit<'a>(
     let mut changes = Vec::new();
     for class in words.chunks(4) {
         let limit = match text::option(class[0]).as_slice() {
-            b"normal" => Some(&settings.output_normal),
-            b"pubsub" => Some(&settings.output_pubsub),
-            b"slave" | b"replica" => None,
+            b"normal" => &settings.output_normal,
+            b"pubsub" => &settings.output_pubsub,
+            b"slave" | b"replica" => &settings.output_replica,
             _ => return Err(ConfigError::LimitClass),
         };
         let limits = (
@@ -289,11 +321,9 @@ fn parse_output_limit<'a>(
         let (Some(hard), Some(soft), Some(secs)) = limits else {
             return Err(ConfigError::LimitValue);
         };
-        if let Some(limit) = limit {
-            changes.push(CheckedChange::Number(&limit.hard_bytes, hard));
-            changes.push(CheckedChange::Number(&limit.soft_bytes, soft));
-            changes.push(CheckedChange::Number(&limit.soft_secs, secs));
-        }
+        changes.push(CheckedChange::Number(&limit.hard_bytes, hard));
+        changes.push(CheckedChange::Number(&limit.soft_bytes, soft));
+        changes.push(CheckedChange::Number(&limit.soft_secs, secs));
     }
     Ok(changes)
 }
@@ -304,6 +334,7 @@ fn check<'a>(
     value: &[u8],
     allowed: bool,
 ) -> Result<Vec<CheckedChange<'a>>, ConfigError> {
+    let name = name_of(name);
     let number = NUMBERS.iter().find(|number| number.name == name);
     let is_limit = number.is_some() && !HARMLESS.contains(&name);
     if !allowed && (is_limit || [OUTPUT_LIMIT, POLICY].contains(&name)) {
@@ -327,8 +358,8 @@ fn check<'a>(
             false => Err(ConfigError::Immutable),
         };
     }
-    if is_live(name) {
-        return check_live(&shared.settings, name, value);
+    if is_settable(name) {
+        return check_settable(&shared.settings, name, value);
     }
     if let Some(fixed) = FIXED.iter().find(|fixed| fixed.name == name) {
         return match fixed.value.as_bytes() == value {
@@ -336,19 +367,19 @@ fn check<'a>(
             false => Err(ConfigError::Fixed(fixed.reason)),
         };
     }
-    if let Some(ignored) = IGNORED.iter().find(|ignored| ignored.name == name) {
-        let text = ignored_value(ignored, value)?;
-        return Ok(vec![CheckedChange::Text(name, text)]);
-    }
     Err(ConfigError::Immutable)
 }
 
-/// Checks a parameter that has an effect.
-fn check_live<'a>(
+/// Checks a value of a parameter for which [`is_settable`] is true. `name` is not an alias.
+fn check_settable<'a>(
     settings: &'a LiveSettings,
     name: &str,
     value: &[u8],
 ) -> Result<Vec<CheckedChange<'a>>, ConfigError> {
+    if let Some(ignored) = IGNORED.iter().find(|ignored| ignored.name == name) {
+        let text = ignored_value(ignored, value)?;
+        return Ok(vec![CheckedChange::Text(ignored.name, text)]);
+    }
     if name == OUTPUT_LIMIT {
         return parse_output_limit(settings, value);
     }
@@ -398,7 +429,7 @@ fn check_live<'a>(
 pub(crate) fn apply(settings: &LiveSettings, parameters: &[LiveParameter]) {
     for parameter in parameters {
         // They were checked when they were parsed.
-        let changes = check_live(settings, &parameter.name, parameter.value.as_bytes());
+        let changes = check_settable(settings, &parameter.name, parameter.value.as_bytes());
         for change in changes.unwrap_or_default() {
             change.apply(settings);
         }
@@ -412,13 +443,13 @@ impl FromStr for LiveParameter {
     fn from_str(text: &str) -> Result<LiveParameter, SettingsError> {
         let parts = text.split_once('=');
         let (name, value) = parts.ok_or_else(|| SettingsError::new("must be NAME=VALUE"))?;
-        let name = name.to_ascii_lowercase();
-        if !is_live(&name) {
+        let name = name_of(&name.to_ascii_lowercase()).to_owned();
+        if !is_settable(&name) {
             let why = format!("CONFIG SET cannot change a parameter {name:?}");
             return Err(SettingsError::new(why));
         }
         let settings = LiveSettings::new(1, &ServerOptions::default());
-        let checked = check_live(&settings, &name, value.as_bytes()).map(drop);
+        let checked = check_settable(&settings, &name, value.as_bytes()).map(drop);
         checked.map_err(|why| SettingsError::new(format!("{name}: {why}")))?;
         let value = value.to_owned();
         Ok(LiveParameter { name, value })
@@ -438,9 +469,13 @@ fn ignored_value(parameter: &IgnoredParameter, value: &[u8]) -> Result<String, C
             Some(number) if (least..=most).contains(&number) => Ok(number.to_string()),
             Some(_) => Err(ConfigError::OutOfRange { least, most }),
         },
-        ValueKind::Memory => {
+        ValueKind::Memory(least) => {
             let bytes = parse_memory(value).ok_or(ConfigError::NotMemory)?;
-            Ok(bytes.to_string())
+            let (least, most) = (least.cast_signed(), i64::MAX);
+            match i64::try_from(bytes).is_ok_and(|bytes| bytes >= least) {
+                true => Ok(bytes.to_string()),
+                false => Err(ConfigError::OutOfRange { least, most }),
+            }
         }
         ValueKind::Word(words) => {
             let mut words_like = words
@@ -506,8 +541,7 @@ fn replace_tls(
 
 /// Sets the password of the user `default`. Connections that have authenticated stay so.
 fn set_password(ctx: &mut CommandContext<'_>, password: &[u8]) {
-    let shown = String::from_utf8_lossy(password).into_owned();
-    ctx.shared.settings.kept.set(PASSWORD, shown);
+    ctx.shared.settings.kept.set(PASSWORD, password);
     let changed: Result<(), Infallible> = ctx.shared.users.change(|users| {
         let mut default = User::clone(&users.default_user());
         default.set_password(password);
@@ -558,14 +592,16 @@ fn parameters<'a>(
     Ok(named)
 }
 
-/// Whether CONFIG SET can change the parameter `name` while the server runs, with an effect.
+/// Whether a start and CONFIG SET can give the parameter `name` any of its values.
 #[must_use]
-pub fn is_live(name: &str) -> bool {
+pub fn is_settable(name: &str) -> bool {
+    let name = name_of(name);
     [EVENTS, OUTPUT_LIMIT, config_percentiles::NAME].contains(&name)
         || config_paths::named(name).is_some()
         || SWITCHES.iter().any(|switch| switch.name == name)
         || NUMBERS.iter().any(|number| number.name == name)
         || WORDS.iter().any(|word| word.name == name)
+        || IGNORED.iter().any(|ignored| ignored.name == name)
 }
 
 /// `CONFIG RESETSTAT`
@@ -580,13 +616,6 @@ pub(super) fn resetstat(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(),
         .store(expired, Ordering::Relaxed);
     reply::ok(ctx.out);
     Ok(())
-}
-
-/// `CONFIG REWRITE`
-pub(super) fn rewrite(_: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    Err(CommandError::Fixed(
-        "ERR The server is running without a config file",
-    ))
 }
 
 /// `CONFIG HELP`

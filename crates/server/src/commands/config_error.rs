@@ -21,6 +21,8 @@ pub(super) enum ConfigError {
     NotInteger,
     NotMemory,
     NotMemoryOrPercent,
+    /// The percentage is above 100.
+    PercentTooHigh,
     OutOfRange {
         least: i64,
         most: i64,
@@ -54,6 +56,7 @@ impl fmt::Display for ConfigError {
             ConfigError::NotInteger => "argument couldn't be parsed into an integer",
             ConfigError::NotMemory => "argument must be a memory value",
             ConfigError::NotMemoryOrPercent => "argument must be a memory or percent value",
+            ConfigError::PercentTooHigh => "percentage argument must be less or equal to 100",
             ConfigError::OutOfRange { least, most } => {
                 return write!(f, "argument must be between {least} and {most} inclusive");
             }

@@ -11,8 +11,8 @@ pub(super) enum ValueKind {
     Switch,
     /// A number in this range.
     Number(i64, i64),
-    /// A number of bytes.
-    Memory,
+    /// A number of bytes, of at least this many.
+    Memory(u64),
     /// One of these words.
     Word(&'static [&'static str]),
     /// Any text.
@@ -49,7 +49,11 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
     ignored("aof-rewrite-incremental-fsync", "yes", SWITCH),
     ignored("aof-timestamp-enabled", "no", SWITCH),
     ignored("aof-use-rdb-preamble", "yes", SWITCH),
-    ignored("auto-aof-rewrite-min-size", "67108864", ValueKind::Memory),
+    ignored(
+        "auto-aof-rewrite-min-size",
+        "67108864",
+        ValueKind::Memory(0),
+    ),
     ignored(
         "auto-aof-rewrite-percentage",
         "100",
@@ -63,13 +67,7 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
         "512",
         ValueKind::Number(0, LONG),
     ),
-    ignored("hash-max-listpack-value", "64", ValueKind::Number(0, LONG)),
-    ignored(
-        "hash-max-ziplist-entries",
-        "512",
-        ValueKind::Number(0, LONG),
-    ),
-    ignored("hash-max-ziplist-value", "64", ValueKind::Number(0, LONG)),
+    ignored("hash-max-listpack-value", "64", ValueKind::Memory(0)),
     ignored("hz", "10", ValueKind::Number(0, INT)),
     ignored("jemalloc-bg-thread", "yes", SWITCH),
     ignored("lazyfree-lazy-eviction", "no", SWITCH),
@@ -80,11 +78,6 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
     ignored("list-compress-depth", "0", ValueKind::Number(0, INT)),
     ignored(
         "list-max-listpack-size",
-        "-2",
-        ValueKind::Number(-INT - 1, INT),
-    ),
-    ignored(
-        "list-max-ziplist-size",
         "-2",
         ValueKind::Number(-INT - 1, INT),
     ),
@@ -101,7 +94,7 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
     ignored("rdb-save-incremental-fsync", "yes", SWITCH),
     // Backups read it.
     ignored("rdbcompression", "yes", SWITCH),
-    ignored("repl-backlog-size", "1048576", ValueKind::Memory),
+    ignored("repl-backlog-size", "1048576", ValueKind::Memory(1)),
     ignored("repl-backlog-ttl", "3600", ValueKind::Number(0, LONG)),
     ignored("repl-disable-tcp-nodelay", "no", SWITCH),
     ignored("repl-diskless-load", "disabled", ValueKind::Word(LOADS)),
@@ -119,20 +112,14 @@ pub(super) const IGNORED: &[IgnoredParameter] = &[
     ignored("set-max-intset-entries", "512", ValueKind::Number(0, LONG)),
     ignored("shutdown-timeout", "10", ValueKind::Number(0, INT)),
     ignored("stop-writes-on-bgsave-error", "yes", SWITCH),
-    ignored("stream-node-max-bytes", "4096", ValueKind::Memory),
+    ignored("stream-node-max-bytes", "4096", ValueKind::Memory(0)),
     ignored("stream-node-max-entries", "100", ValueKind::Number(0, LONG)),
     ignored(
         "zset-max-listpack-entries",
         "128",
         ValueKind::Number(0, LONG),
     ),
-    ignored("zset-max-listpack-value", "64", ValueKind::Number(0, LONG)),
-    ignored(
-        "zset-max-ziplist-entries",
-        "128",
-        ValueKind::Number(0, LONG),
-    ),
-    ignored("zset-max-ziplist-value", "64", ValueKind::Number(0, LONG)),
+    ignored("zset-max-listpack-value", "64", ValueKind::Memory(0)),
 ];
 
 /// A parameter that CONFIG SET does not change: its value, and why.
@@ -185,10 +172,4 @@ pub(super) fn is_switch(value: &[u8]) -> bool {
     ["yes", "no"]
         .iter()
         .any(|word| value.eq_ignore_ascii_case(word.as_bytes()))
-}
-
-/// Whether `name` is a parameter without effect.
-#[must_use]
-pub fn is_ignored(name: &str) -> bool {
-    IGNORED.iter().any(|parameter| parameter.name == name)
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::config_error::ConfigError;
 use super::text::quote;
+use crate::config_lines::memory;
 use crate::protocol::resp::number::parse_i64;
 use crate::settings::{ClientsMemory, LiveSettings};
 
@@ -69,9 +70,6 @@ pub(super) const NUMBERS: &[ConfigNumber] = &[
         (0, LONG_MAX),
         |s| &s.busy_ms,
     ),
-    number("lua-time-limit", NumberFormat::Plain, (0, LONG_MAX), |s| {
-        &s.busy_ms
-    }),
     number(
         "proto-max-bulk-len",
         NumberFormat::Memory,
@@ -147,6 +145,16 @@ pub(super) const HARMLESS: [&str; 8] = [
 ];
 
 impl ConfigNumber {
+    /// Returns the value as CONFIG REWRITE writes it.
+    pub(super) fn rewritten(&self, settings: &LiveSettings) -> String {
+        let value = (self.setting)(settings).load(Ordering::Relaxed);
+        match (self.spelling, ClientsMemory::decode(value)) {
+            (NumberFormat::Memory, _) => memory(value),
+            (NumberFormat::MemoryOrPercent, ClientsMemory::Bytes(bytes)) => memory(bytes),
+            _ => self.shown(settings),
+        }
+    }
+
     /// Returns the value as CONFIG GET shows it.
     pub(super) fn shown(&self, settings: &LiveSettings) -> String {
         let value = (self.setting)(settings).load(Ordering::Relaxed);
@@ -186,10 +194,9 @@ pub(super) fn parse_memory(text: &[u8]) -> Option<u64> {
 }
 
 /// Parses percentages such as `25%`.
-fn parse_percent(text: &[u8]) -> Option<u8> {
-    let digits = text.strip_suffix(b"%")?;
-    let percent = parse_i64(digits).and_then(|percent| u8::try_from(percent).ok());
-    percent.filter(|percent| *percent <= 100)
+fn parse_percent(text: &[u8]) -> Option<u64> {
+    let percent = parse_i64(text.strip_suffix(b"%")?)?;
+    u64::try_from(percent).ok()
 }
 
 pub(super) fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, ConfigError> {
@@ -202,6 +209,8 @@ pub(super) fn parse_number(number: &ConfigNumber, value: &[u8]) -> Result<u64, C
         }
         NumberFormat::MemoryOrPercent => {
             if let Some(percent) = parse_percent(value) {
+                let percent = u8::try_from(percent).ok().filter(|percent| *percent <= 100);
+                let percent = percent.ok_or(ConfigError::PercentTooHigh)?;
                 return Ok(ClientsMemory::Percent(percent).encode());
             }
             let bytes = parse_memory(value).ok_or(ConfigError::NotMemoryOrPercent)?;

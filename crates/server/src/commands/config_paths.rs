@@ -8,7 +8,7 @@ use crate::state::shared::ServerShared;
 /// The parameters, which CONFIG SET changes for clients that may change protected ones.
 pub(super) const FOLDER: &str = "dir";
 pub(super) const FILE: &str = "dbfilename";
-const FILE_DEFAULT: &str = "dump.rdb";
+pub(super) const FILE_DEFAULT: &str = "dump.rdb";
 
 /// Returns the name of one of the two parameters.
 pub(super) fn named(name: &str) -> Option<&'static str> {

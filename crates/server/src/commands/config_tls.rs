@@ -6,8 +6,8 @@ use crate::settings::{TlsClients, TlsSettings};
 const CERT: &str = "tls-cert-file";
 const KEY: &str = "tls-key-file";
 const CA_CERT: &str = "tls-ca-cert-file";
-const CLIENTS: &str = "tls-auth-clients";
-const PROTOCOLS: &str = "tls-protocols";
+pub(super) const CLIENTS: &str = "tls-auth-clients";
+pub(super) const PROTOCOLS: &str = "tls-protocols";
 
 /// Values of `tls-auth-clients`.
 pub(super) const CLIENT_WORDS: &[&str] = &["no", "yes", "optional"];

@@ -13,7 +13,7 @@ use sha1::{Digest, Sha1};
 use super::context::CommandContext;
 use super::error::CommandError;
 use super::values::STRING;
-use super::{keys, object, text};
+use super::{config_rewrite, keys, object, text};
 use crate::buffers::reply::ReplySink;
 use crate::hex::hex;
 use crate::protocol::resp::number::{DecimalText, parse_i64};
@@ -43,6 +43,8 @@ const HELP: &[&str] = &[
     "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "CHANGE-REPL-ID",
     "    Has no effect.",
+    "CONFIG-REWRITE-FORCE-ALL",
+    "    Like CONFIG REWRITE, but also write the parameters that have their defaults.",
     "DIGEST",
     "    Output a hex signature representing the current content of all databases.",
     "DIGEST-VALUE <key> [<key> ...]",
@@ -112,6 +114,7 @@ pub(super) fn debug(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             ctx.shared.scripts.may_debug.store(is_on, Ordering::Relaxed);
             reply::ok(ctx.out);
         }
+        (b"config-rewrite-force-all", 2) => return config_rewrite::rewrite_all(ctx),
         (b"reload", _) => return reload(ctx, args),
         (b"loadaof", 2) => {
             ctx.session()?.sync()?;

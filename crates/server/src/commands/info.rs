@@ -104,6 +104,10 @@ macro_rules! fields {
 fn server(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     let up = shared.uptime_secs();
     let port = shared.port(WireProtocol::Resp).unwrap_or(0);
+    let file = shared.options.config_file.as_ref();
+    let config_file = file
+        .map(|file| file.path.display().to_string())
+        .unwrap_or_default();
     fields!(out,
         "redis_version": REDIS_VERSION,
         "farbank_version": env!("CARGO_PKG_VERSION"),
@@ -118,7 +122,7 @@ fn server(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::f
         "uptime_in_days": up / 86_400,
         "io_threads_active": shared.counters.workers.len(),
         "executable": std::env::current_exe().map(|p| p.display().to_string()).unwrap_or_default(),
-        "config_file": "",
+        "config_file": config_file,
     )
 }
 

@@ -4,8 +4,8 @@
 use super::context::command_row::flag::*;
 use super::context::command_row::{Command, SECOND, rows};
 use super::{
-    acl, client, command, config, functions, latency, memory, object, pubsub, scripts, slowlog,
-    tracking,
+    acl, client, command, config, config_rewrite, functions, latency, memory, object, pubsub,
+    scripts, slowlog, tracking,
 };
 
 /// Subcommands of OBJECT.
@@ -311,9 +311,9 @@ pub(super) static CONFIG: &[Command] = rows! { 384;
         summary: "Resets the counters of INFO.",
     }
     "config|rewrite" {
-        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE,
-        group: "server", since: "2.8.0", run: config::rewrite,
-        summary: "Fails: the server has no configuration file.",
+        arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE | WALKS | ALONE,
+        group: "server", since: "2.8.0", run: config_rewrite::rewrite,
+        summary: "Writes the parameters and users to the configuration file.",
     }
     "config|help" {
         arity: 2, flags: LOADING | STALE,

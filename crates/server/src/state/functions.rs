@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::durable_file::replace_file;
+use super::durable_file::{FileAccess, replace_file};
 use crate::lock::lock;
 use crate::lua::functions::FunctionInfo;
 use crate::rdb::dump_libraries;
@@ -216,7 +216,7 @@ impl FunctionRegistry {
     /// the next start may find the new ones.
     pub(crate) fn replace(&self, libraries: Libraries) -> io::Result<()> {
         if let Some(file) = &self.file {
-            replace_file(file, &libraries.dump())?;
+            replace_file(file, &libraries.dump(), FileAccess::Private)?;
         }
         self.publish(libraries);
         Ok(())

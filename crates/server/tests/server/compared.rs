@@ -57,6 +57,13 @@ fn config_set_checks_all_names_before_any_value() {
 #[rustfmt::skip]
 const CONFIG: &[(&str, &str)] = &[
     ("CONFIG SET timeout 0 x", "-ERR syntax error/"),
+    ("CONFIG SET lua-time-limit 7;CONFIG GET busy-reply-threshold", "+OK/*2/$20/busy-reply-threshold/$1/7/"),
+    ("CONFIG SET slave-priority 3 replica-priority 4;CONFIG GET *e-priority", "+OK/*2/$14/slave-priority/$1/4/"),
+    ("CONFIG SET hash-max-ziplist-value 1kb;CONFIG GET hash-max-listpack-value", "+OK/*2/$23/hash-max-listpack-value/$4/1024/"),
+    ("CONFIG SET hash-max-ziplist-value x", "-ERR CONFIG SET failed (possibly related to argument 'hash-max-ziplist-value') - argument must be a memory value/"),
+    ("CONFIG SET repl-backlog-size 0", "-ERR CONFIG SET failed (possibly related to argument 'repl-backlog-size') - argument must be between 1 and 9223372036854775807 inclusive/"),
+    ("CONFIG SET slave-read-only maybe", "-ERR CONFIG SET failed (possibly related to argument 'slave-read-only') - argument must be 'yes' or 'no'/"),
+    ("CONFIG REWRITE", "-ERR The server is running without a config file/"),
     ("CONFIG SET timeout 0 timeout", "-ERR syntax error/"),
     ("CONFIG SET timeout x nope 1", "-ERR Unknown option or number of arguments for CONFIG SET - 'nope'/"),
     ("CONFIG SET timeout x TIMEOUT 1", "-ERR CONFIG SET failed (possibly related to argument 'TIMEOUT') - duplicate parameter/"),

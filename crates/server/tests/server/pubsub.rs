@@ -272,7 +272,7 @@ fn a_subscriber_that_does_not_read_is_closed_at_the_limit_of_its_class() {
               CONFIG GET client-output-buffer-limit\r\n",
         );
         publisher.expect(&replies(
-            "+OK/*2/$26/client-output-buffer-limit/$40/normal 1073741824 0 0 pubsub 1048576 0 0/",
+            "+OK/*2/$26/client-output-buffer-limit/$68/normal 1073741824 0 0 slave 268435456 67108864 60 pubsub 1048576 0 0/",
         ));
         let mut slow = server.connect();
         subscribe(&mut slow, "a");

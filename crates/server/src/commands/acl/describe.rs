@@ -32,7 +32,7 @@ pub(super) fn flags(user: &User) -> impl Iterator<Item = &'static str> {
 }
 
 /// The line that recreates a user.
-pub(super) fn line(table: &'static CommandTable, user: &User) -> Vec<u8> {
+pub(in crate::commands) fn line(table: &'static CommandTable, user: &User) -> Vec<u8> {
     let mut line = [b"user ", &*user.name, b" "].concat();
     for flag in flags(user) {
         line.extend_from_slice(flag.as_bytes());

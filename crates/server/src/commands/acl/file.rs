@@ -10,7 +10,7 @@ use super::rules::{RuleContext, apply, has_blank, merged};
 use crate::commands::context::command_table::CommandTable;
 use crate::settings::UserRules;
 use crate::settings_error::SettingsError;
-use crate::state::durable_file::replace_file;
+use crate::state::durable_file::{FileAccess, replace_file};
 use crate::state::users::{DEFAULT, PayloadChecks, User, Users};
 
 /// Most bytes of the file.
@@ -94,7 +94,7 @@ pub(super) fn save(table: &'static CommandTable, path: &Path, users: &Users) -> 
         text.extend_from_slice(&describe::line(table, user));
         text.push(b'\n');
     }
-    replace_file(path, &text)
+    replace_file(path, &text, FileAccess::Private)
 }
 
 /// Returns the users at the start: `default` with `password`, those of `lines`, or those of the ACL file. Also returns

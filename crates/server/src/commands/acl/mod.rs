@@ -8,7 +8,7 @@
 
 pub(super) mod categories;
 pub(super) mod check;
-mod describe;
+pub(super) mod describe;
 pub(super) mod file;
 mod rules;
 

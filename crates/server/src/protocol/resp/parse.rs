@@ -638,8 +638,9 @@ fn split_line(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<ArgSpan>) -> Opt
     }
 }
 
-/// Splits a line into words as an inline request. Returns `None` if its quotes are not balanced.
-pub(crate) fn words_of(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+/// Splits a line into words as an inline request or a line of redis.conf. Returns `None` if its quotes are not balanced.
+#[must_use]
+pub fn words_of(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (mut words, mut spans) = (Vec::new(), Vec::new());
     split_line(line, &mut words, &mut spans)?;
     let word = |span: &ArgSpan| words[span.start..span.end].to_vec();
