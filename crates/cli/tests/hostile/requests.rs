@@ -185,6 +185,16 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
             times(&format!("{command} sketch"), "sketch", repeated(2_000)),
         ]
         .concat(),
+        "pfdebug" => [
+            distinct("PFADD sketch"),
+            of("PFDEBUG DECODE sketch").repeat(repeated(200)),
+            of("PFDEBUG GETREG sketch").repeat(repeated(200)),
+            of("SETRANGE big 0 HYLL\u{1}"),
+            of("PFDEBUG DECODE big").repeat(3),
+            of("PFDEBUG TODENSE big").repeat(3),
+        ]
+        .concat(),
+        "pfselftest" => of("PFSELFTEST"),
         "dump" => of("DUMP big").repeat(repeated(200)),
         "restore" | "restore-asking" => restore(command),
         "sort" | "sort_ro" => times(command, "GET none", MANY),

@@ -25,6 +25,8 @@ const INDEX_BITS: u32 = 14;
 /// Bits of a hash that a register counts the trailing zeros of.
 const HASH_BITS: u32 = 64 - INDEX_BITS;
 const REGISTER_BITS: usize = 6;
+/// Largest value of a register.
+pub(super) const REGISTER_MAX: u8 = 0x3f;
 const HEAD_BYTES: usize = 16;
 const DENSE_BYTES: usize = HEAD_BYTES + REGISTERS * REGISTER_BITS / 8;
 const MAGIC: &[u8; 4] = b"HYLL";
@@ -33,7 +35,7 @@ const CACHE_AT: usize = 8;
 const DENSE: u8 = 0;
 const SPARSE: u8 = 1;
 /// Redis's default of `hll-sparse-max-bytes`.
-const SPARSE_BYTES_MAX: usize = 3000;
+pub(super) const SPARSE_BYTES_MAX: usize = 3000;
 const SPARSE_VALUE_MAX: u8 = 32;
 const ZERO_RUN_MAX: usize = 64;
 const VALUE_RUN_MAX: usize = 4;
@@ -81,11 +83,11 @@ fn register_of(element: &[u8]) -> (usize, u8) {
 
 /// A run of equal registers of the sparse encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct RegisterRun {
-    value: u8,
-    len: usize,
+pub(super) struct RegisterRun {
+    pub(super) value: u8,
+    pub(super) len: usize,
     /// Bytes that it takes.
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 impl RegisterRun {
@@ -187,6 +189,16 @@ impl HyperLogLog {
         self.bytes[HEAD_BYTES - 1] |= 0x80;
     }
 
+    /// The runs of the sparse encoding.
+    pub(super) fn runs(&self) -> impl Iterator<Item = RegisterRun> {
+        let mut at = HEAD_BYTES;
+        std::iter::from_fn(move || {
+            let run = (at < self.bytes.len()).then(|| RegisterRun::at(&self.bytes, at))?;
+            at += run.bytes;
+            Some(run)
+        })
+    }
+
     /// Register `index` of the dense encoding.
     fn dense(&self, index: usize) -> u8 {
         let (at, shift) = (
@@ -195,7 +207,7 @@ impl HyperLogLog {
         );
         let next = self.bytes.get(at + 1).copied().unwrap_or(0);
         let pair = u16::from_le_bytes([self.bytes[at], next]);
-        (pair >> shift & 0x3f) as u8
+        (pair >> shift) as u8 & REGISTER_MAX
     }
 
     /// Raises register `index` of the dense encoding. Returns whether it changed.
@@ -207,7 +219,7 @@ impl HyperLogLog {
             HEAD_BYTES + index * REGISTER_BITS / 8,
             index * REGISTER_BITS % 8,
         );
-        let [mask_low, mask_high] = (0x3f_u16 << shift).to_le_bytes();
+        let [mask_low, mask_high] = (u16::from(REGISTER_MAX) << shift).to_le_bytes();
         let [low, high] = (u16::from(value) << shift).to_le_bytes();
         self.bytes[at] = self.bytes[at] & !mask_low | low;
         if let Some(byte) = self.bytes.get_mut(at + 1) {
@@ -240,9 +252,8 @@ impl HyperLogLog {
             }
             return Ok(());
         }
-        let (mut at, mut index) = (HEAD_BYTES, 0);
-        while at < self.bytes.len() {
-            let run = RegisterRun::at(&self.bytes, at);
+        let mut index = 0;
+        for run in self.runs() {
             let covered = registers
                 .get_mut(index..index + run.len)
                 .ok_or(CorruptHll)?;
@@ -251,7 +262,7 @@ impl HyperLogLog {
                     *register = (*register).max(run.value);
                 }
             }
-            (at, index) = (at + run.bytes, index + run.len);
+            index += run.len;
         }
         if index == REGISTERS {
             Ok(())

@@ -20,7 +20,7 @@ impl From<CorruptHll> for CommandError {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<HyperLogLog, CommandError> {
+pub(super) fn parse(bytes: &[u8]) -> Result<HyperLogLog, CommandError> {
     HyperLogLog::from_bytes(bytes.to_vec()).ok_or(NO_HLL)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn pfadd(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
 }
 
 /// Estimates the cardinality of one HyperLogLog.
-fn count(hll: &HyperLogLog) -> Result<u64, CommandError> {
+pub(super) fn count(hll: &HyperLogLog) -> Result<u64, CommandError> {
     let mut registers = [0; REGISTERS];
     hll.merge_into(&mut registers)?;
     Ok(cardinality(&registers))

@@ -13,7 +13,7 @@
 //! A command's function appends its reply to `ctx.out`, or returns a `CommandError`. In that case the bytes it has
 //! appended are removed, and the error is the reply. The invariants SRV-CMD-1 and SRV-CMD-2 are in [`execute`].
 //!
-//! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`keys`],
+//! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`pfdebug`], [`keys`],
 //!   [`moves`], [`object`], [`dump`], [`migrate`], [`sort`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`functions`],
 //!   [`connection`], [`client`], [`tracking`], [`command`], [`config`], [`info`], [`server`], [`slowlog`], [`latency`], [`memory`],
 //!   [`persistence`], [`monitor`], [`acl`], [`debug`]. A family of a new data type is a file beside them.
@@ -73,6 +73,7 @@ mod notify;
 mod object;
 mod optimistic;
 mod persistence;
+mod pfdebug;
 pub(crate) mod pipeline;
 mod pubsub;
 mod ranges;

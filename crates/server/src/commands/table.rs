@@ -4,7 +4,9 @@
 //! are in [`subcommands`](super::subcommands).
 
 use super::context::command_row::flag::*;
-use super::context::command_row::{ALL, ALL_FROM_SECOND, Command, ONE, PAIRS, THIRD, TWO, rows};
+use super::context::command_row::{
+    ALL, ALL_FROM_SECOND, Command, ONE, PAIRS, SECOND, THIRD, TWO, rows,
+};
 use super::context::command_table::CommandTable;
 use super::subcommands::{
     ACL, CLIENT, COMMAND, CONFIG, FUNCTION_COMMANDS, LATENCY, MEMORY, OBJECT, PUBSUB_CONTAINER,
@@ -12,8 +14,8 @@ use super::subcommands::{
 };
 use super::{
     bitfield, bits, command, connection, counters, debug, dump, expiry, functions, hyperloglog,
-    info, keys, lcs, migrate, monitor, moves, persistence, pubsub, ranges, scripts, server, sort,
-    strings, transactions,
+    info, keys, lcs, migrate, monitor, moves, persistence, pfdebug, pubsub, ranges, scripts,
+    server, sort, strings, transactions,
 };
 
 /// All commands.
@@ -189,6 +191,16 @@ static ROWS: &[Command] = rows! { 1;
         arity: -2, flags: WRITE | DENYOOM, keys: ALL, access: "RW access insert|RO access",
         acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: hyperloglog::pfmerge,
         summary: "Merges HyperLogLogs into one.",
+    }
+    "pfdebug" {
+        arity: 3, flags: WRITE | DENYOOM | ADMIN, keys: SECOND, access: "RW access",
+        acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: pfdebug::pfdebug,
+        summary: "Shows or changes the encoding of a HyperLogLog, for tests.",
+    }
+    "pfselftest" {
+        arity: 1, flags: ADMIN | WALKS,
+        acl: "@hyperloglog", group: "hyperloglog", since: "2.8.9", run: pfdebug::pfselftest,
+        summary: "Tests the implementation of HyperLogLogs.",
     }
     "rename" {
         arity: 3, flags: WRITE, keys: TWO, access: "RW access delete|OW update",
