@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -542,4 +543,35 @@ fn under_the_name_redis_server_options_of_the_command_line_are_kept() {
     let server = start(&[]);
     assert_eq!(parameters(&mut server.client()), before);
     server.stop(Signal::TERM);
+}
+
+#[test]
+fn a_server_with_a_unix_socket_only_writes_no_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "port 0\nunixsocket socket\nsize 16mb\npool none\nmemcached-port off\n";
+    let conf = conf_in(folder.path(), text);
+    let start = || {
+        let mut command = Command::new(PROGRAM);
+        command.arg("serve").arg(&conf).current_dir(folder.path());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut String::new()).unwrap();
+        (child, stdout)
+    };
+    for _ in 0..2 {
+        let (mut child, _stdout) = start();
+        let mut client = UnixStream::connect(folder.path().join("socket")).unwrap();
+        client.write_all(b"CONFIG REWRITE\r\n").unwrap();
+        let mut reply = [0; 5];
+        client.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"+OK\r\n");
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+    let text = read(&conf);
+    let line = format!(
+        "port 0\nunixsocket \"{}/socket\"\n",
+        folder.path().display()
+    );
+    assert!(text.starts_with(&line) && !text.contains("bind"), "{text}");
 }

@@ -297,6 +297,9 @@ fn set_start(lines: &mut ConfigLines, shared: &ServerShared<'_>) {
 /// `-` before them.
 fn set_bind(lines: &mut ConfigLines, shared: &ServerShared<'_>, default: &[IpAddr]) {
     let addresses = config::addresses(shared);
+    if addresses.is_empty() {
+        return; // The server listens on a Unix socket only.
+    }
     let old = lines.values("bind");
     let is_same = match &old {
         Some(words) => bind_addresses(words).is_some_and(|old| old == addresses),
