@@ -20,7 +20,8 @@
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each; [`subcommands`]: those of containers. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`config_fixed`]: parameters without effect. [`config_tls`]: those of TLS.
-//!   [`config_aliases`]: other names of parameters. [`config_rewrite`]: CONFIG REWRITE. [`config_paths`]: where backups are written. [`config_percentiles`]: what INFO latencystats shows.
+//!   [`config_aliases`]: other names of parameters. [`config_rewrite`]: CONFIG REWRITE. [`config_paths`]: where backups are written.
+//!   [`config_percentiles`]: what INFO latencystats shows.
 //!   [`text`]: arguments that are options or quoted. [`redact`]: arguments that logs hide. [`key_access`]: keys and their accesses.
 //! * [`lookup`], [`dispatch`], [`execute`]: from a request to a reply. [`pipeline`]: reads requests from the input.
 //! * [`optimistic`]: groups of keys that are not known in advance. [`script_run`]: one run of a script. [`function_load`]: one load of a
