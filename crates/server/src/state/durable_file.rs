@@ -19,7 +19,7 @@ use farbank_pm::media::sync_folder;
 pub(crate) enum FileAccess {
     /// The server's user only.
     Private,
-    /// The users who may access the replaced file. If there is none, the server's user may write it and all may read it.
+    /// The users with access to the replaced file. If there is none, the user of the server may write it and all may read it.
     AsBefore,
 }
 
