@@ -27,14 +27,16 @@
 //! CHECK-HIST-7  A value built on a group's value, by an update or by another group that had read it, is evidence of the group:
 //!     if it is found, the whole group is. Where tickets promise nothing, the update may survive and the group be
 //!     lost.
+//! CHECK-HIST-8  A swap of databases exchanges the histories of keys with their partners, and acknowledges everything before it.
+//!     Until it is answered, a crash may leave the state before it or after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use farbank_pm::Ticket;
 
-use crate::target::{Change, KeyWrite, OpAnswer, ReadView, TargetOp, Value};
+use crate::target::{Change, KeyWrite, OpAnswer, ReadView, TargetOp, Value, partner};
 
 /// Rule that decides which writes count as acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -159,6 +161,8 @@ pub struct History {
     touched: BTreeMap<OpId, Arc<[u64]>>,
     /// Versions that a withheld reply contains, by the operation of the reply (CHECK-HIST-3).
     seen: BTreeMap<OpId, (u64, OpId)>,
+    /// The databases of a swap that is not answered.
+    swapping: Option<(u64, u64)>,
     log: Vec<HistoryEvent>,
 }
 
@@ -312,6 +316,11 @@ impl History {
                 [key].into()
             }
             TargetOp::Get { key, .. } => [*key].into(),
+            &TargetOp::Swap { first, second } => {
+                self.swapping = Some((first, second));
+                self.note(None, format!("#{id} s{session} {}", describe(op)));
+                return id;
+            }
         };
         self.note(Some(&keys), format!("#{id} s{session} {}", describe(op)));
         if matches!(op, TargetOp::Group(_) | TargetOp::FlushAll) {
@@ -408,9 +417,34 @@ impl History {
                 own.for_each(|batch| batch.ticket = Ticket::DURABLE);
                 self.durable(session, Ticket::DURABLE);
             }
+            (TargetOp::Swap { .. }, _) => {
+                self.note(None, format!("#{id} acknowledged"));
+                *self = self.after_swap().unwrap_or_default();
+            }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Returns the history in which the swap that is not answered has happened (CHECK-HIST-8). `None` if there is none.
+    pub(crate) fn after_swap(&self) -> Option<History> {
+        let (first, second) = self.swapping?;
+        let mut after = self.clone();
+        after.swapping = None;
+        let staged = self.staged.iter().map(|(session, _)| *session);
+        let waiting = self.waiting.iter().map(|batch| batch.session);
+        for session in staged.chain(waiting) {
+            after.commit(session, Ticket::DURABLE);
+            after.durable(session, Ticket(u64::MAX));
+        }
+        let moved = |key: u64| partner(key, first, second).unwrap_or(key);
+        let keys = std::mem::take(&mut after.keys).into_iter();
+        after.keys = keys.map(|(key, versions)| (moved(key), versions)).collect();
+        // Groups of dropped sessions are still checked.
+        for group in &mut after.groups {
+            group.keys = group.keys.iter().map(|key| moved(*key)).collect();
+        }
+        Some(after)
     }
 
     /// Removes the deletes that found their key absent from group `id`.
@@ -627,9 +661,13 @@ impl History {
     pub fn recovered(&mut self, contents: &[(u64, Value)], now_ms: u64) {
         self.clock += 1;
         let old = std::mem::take(&mut self.keys);
+        let swapping = self.swapping.take();
         for &(key, value) in contents {
-            let versions = old.get(&key).map_or(&[][..], |v| v);
-            let same = versions.iter().find(|v| v.reads_as(now_ms) == Some(value));
+            // After a swap that was not answered, the value may be that of the key's partner.
+            let other = swapping.and_then(|(first, second)| partner(key, first, second));
+            let both = [Some(key), other].into_iter().flatten();
+            let mut versions = both.filter_map(|key| old.get(&key)).flatten();
+            let same = versions.find(|v| v.reads_as(now_ms) == Some(value));
             let expires_ms = same
                 .and_then(|v| v.state)
                 .map_or(0, |(_, expires_ms)| expires_ms);
@@ -648,7 +686,7 @@ impl History {
         self.touched.clear();
         self.seen.clear();
         let shown: BTreeMap<u64, Value> = contents.iter().copied().collect();
-        let keys: std::collections::BTreeSet<u64> = old.into_keys().collect();
+        let keys: BTreeSet<u64> = old.into_keys().chain(shown.keys().copied()).collect();
         for key in keys {
             let text = format!("recovered, shows key {key} as {:?}", shown.get(&key));
             self.note(Some(&[key].into()), text);
@@ -731,5 +769,6 @@ pub(crate) fn describe(op: &TargetOp) -> String {
         },
         TargetOp::Get { key, view } => format!("get {key} ({view:?})"),
         TargetOp::FlushAll => "flush all".into(),
+        TargetOp::Swap { first, second } => format!("swap databases {first} and {second}"),
     }
 }

@@ -26,6 +26,21 @@ pub fn check_history(
     shown: &[(u64, Value)],
     now_ms: u64,
 ) -> Result<(), Unexplained> {
+    match (check_versions(history, shown, now_ms), history.after_swap()) {
+        (Err(before), Some(after)) => check_versions(&after, shown, now_ms).map_err(|after| {
+            let what = format!("{}; after the swap: {}", before.what, after.what);
+            Unexplained { what, ..before }
+        }),
+        (checked, _) => checked,
+    }
+}
+
+/// Checks the contents against the versions of each key and the groups.
+fn check_versions(
+    history: &History,
+    shown: &[(u64, Value)],
+    now_ms: u64,
+) -> Result<(), Unexplained> {
     let mut found = BTreeMap::new();
     for &(key, value) in shown {
         if found.insert(key, value).is_some() {
@@ -118,6 +133,8 @@ pub enum CallEffect {
     Update(Option<u64>, Option<u64>),
     /// Deletes, and returns whether the key was present.
     Remove(bool),
+    /// Gets the state that another key, at this place among the keys, has before the call.
+    Take(usize),
 }
 
 /// One call on one key.
@@ -171,6 +188,7 @@ pub fn linearizable(calls: &[KeyCall], start: Option<u64>, end: Option<u64>) -> 
                 CallEffect::Read(saw) if saw == state => state,
                 CallEffect::Update(saw, to) if saw == state => to,
                 CallEffect::Remove(was) if was == state.is_some() => None,
+                CallEffect::Take(_) => unreachable!("it concerns several keys"),
                 CallEffect::Read(_) | CallEffect::Update(..) | CallEffect::Remove(_) => continue,
             };
             stack.push((done | 1 << i, next));

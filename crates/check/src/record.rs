@@ -29,7 +29,7 @@ use farbank_pm::Ticket;
 
 use crate::history::describe;
 use crate::oracle::{CALLS_MAX, CallEffect, KeyCall, Unexplained, linearizable};
-use crate::target::{Change, KeyWrite, OpAnswer, ReadView, TargetOp, Value};
+use crate::target::{Change, DATABASES, KeyWrite, OpAnswer, ReadView, TargetOp, Value, partner};
 
 /// Calls of several threads, in the order of their events.
 #[derive(Clone, Debug)]
@@ -139,7 +139,7 @@ impl CallRecord {
             TargetOp::Get { view, .. } if view == ReadView::Durable || is_clear => {
                 entry.acked = Some(now)
             } // CHECK-RECORD-1
-            TargetOp::FlushAll => {
+            TargetOp::FlushAll | TargetOp::Swap { .. } => {
                 self.staged.push((thread, call));
                 self.committed(thread, Ticket::DURABLE);
                 let own = self.waiting.iter_mut().filter(|(of, _, _)| *of == thread);
@@ -199,7 +199,8 @@ impl CallRecord {
         let (start, end) = (state(&self.start), state(&found));
         let calls = self.joint(&keys);
         assert!(calls.len() <= CALLS_MAX, "too many calls to search");
-        for (place, &key) in keys.iter().enumerate() {
+        let alone = if self.has_swap() { &[] } else { &keys[..] };
+        for (place, &key) in alone.iter().enumerate() {
             if !linearizable(&calls_on_key(&calls, place), start[place], end[place]) {
                 let what = format!(
                     "key {key}: no order of its calls explains {:?} at the end",
@@ -218,11 +219,21 @@ impl CallRecord {
         Err(Unexplained { key: keys[0], what })
     }
 
+    /// Whether keys are not independent of each other, because two databases were exchanged.
+    fn has_swap(&self) -> bool {
+        let is_swap = |call: &RecordedCall| matches!(call.op, TargetOp::Swap { .. });
+        self.calls.iter().any(is_swap)
+    }
+
     fn keys(&self, shown: &[(u64, Value)]) -> Vec<u64> {
         let asked = self.calls.iter().flat_map(|call| keys_of(&call.op));
         let known = self.start.keys().copied();
         let shown = shown.iter().map(|(key, _)| *key);
-        let all: BTreeSet<u64> = known.chain(asked).chain(shown).collect();
+        let mut all: BTreeSet<u64> = known.chain(asked).chain(shown).collect();
+        if self.has_swap() {
+            let of_name = |key: u64| (0..DATABASES).map(move |db| key - key % DATABASES + db);
+            all = all.into_iter().flat_map(of_name).collect();
+        }
         all.into_iter().collect()
     }
 
@@ -285,7 +296,7 @@ fn keys_of(op: &TargetOp) -> Vec<u64> {
         TargetOp::Write(write) => vec![write.key()],
         TargetOp::Group(writes) => writes.iter().map(KeyWrite::key).collect(),
         TargetOp::Update { key, .. } | TargetOp::Get { key, .. } => vec![*key],
-        TargetOp::FlushAll => Vec::new(),
+        TargetOp::FlushAll | TargetOp::Swap { .. } => Vec::new(),
     }
 }
 
@@ -347,6 +358,14 @@ fn acts_of(entry: &RecordedCall, keys: &[u64]) -> Vec<Vec<(usize, CallEffect)>> 
         (TargetOp::FlushAll, _) => {
             let all = 0..keys.len();
             vec![all.map(|key| (key, CallEffect::Write(None))).collect()]
+        }
+        (&TargetOp::Swap { first, second }, _) => {
+            let numbered = keys.iter().enumerate();
+            let taken = numbered.filter_map(|(at, key)| {
+                let other = partner(*key, first, second)?;
+                Some((at, CallEffect::Take(place(other))))
+            });
+            vec![taken.collect()]
         }
     }
 }
@@ -411,6 +430,7 @@ fn apply(call: &JointCall, state: &[Option<u64>]) -> Option<Vec<Option<u64>>> {
     for &(key, act) in &call.acts {
         match act {
             CallEffect::Write(to) => after[key] = to,
+            CallEffect::Take(from) => after[key] = state[from],
             CallEffect::Read(saw) if saw == state[key] => {}
             CallEffect::Update(saw, to) if saw == state[key] => after[key] = to,
             CallEffect::Remove(was) if was == state[key].is_some() => after[key] = None,
@@ -543,6 +563,31 @@ mod tests {
         );
         assert!(record.explain(&[(1, value(3))]).is_ok());
         assert!(record.explain(&[(1, value(2))]).is_err());
+    }
+
+    #[test]
+    fn a_swap_of_databases_concerns_all_keys_at_once() {
+        let swap = TargetOp::Swap {
+            first: 0,
+            second: 1,
+        };
+        // Keys 3 and 4 have the same name in databases 0 and 1.
+        let before = [(3, value(1)), (4, value(2)), (5, value(3))];
+        let after = [(3, value(2)), (4, value(1)), (5, value(3))];
+        let half = [(3, value(2)), (4, value(2)), (5, value(3))];
+        let mut record = CallRecord::new(&before);
+        record.invoke(0, &swap);
+        assert!(record.explain(&before).is_ok() && record.explain(&after).is_ok());
+        assert!(record.explain(&half).is_err());
+        record.answered(0, OpAnswer::Done);
+        assert!(record.explain(&after).is_ok());
+        assert!(record.explain(&before).is_err() && record.explain(&half).is_err());
+        let saw = OpAnswer::Found(Some(value(1)));
+        call(&mut record, 1, get(3, ReadView::Durable), saw, false);
+        assert!(
+            record.explain(&after).is_err(),
+            "a later read has seen the old database"
+        );
     }
 
     #[test]

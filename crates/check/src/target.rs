@@ -167,12 +167,33 @@ pub enum TargetOp {
     },
     /// Delete every key, all or none. Durable when it returns, together with all that this session staged.
     FlushAll,
+    /// Exchange two databases, all keys or none: each key of one gets the state of its [`partner`] in the other. Durable when
+    /// it returns, together with all that any session staged before.
+    Swap {
+        /// A database, below [`DATABASES`].
+        first: u64,
+        /// Another one.
+        second: u64,
+    },
+}
+
+/// Number of databases among which keys are divided: key k is the key k / 3 of database k % 3.
+pub const DATABASES: u64 = 3;
+
+/// Returns the key of the same name in the other one of two databases. `None` if `key` is in neither.
+#[must_use]
+pub fn partner(key: u64, first: u64, second: u64) -> Option<u64> {
+    match key % DATABASES {
+        db if db == first => Some(key - first + second),
+        db if db == second => Some(key - second + first),
+        _ => None,
+    }
 }
 
 /// Answer of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpAnswer {
-    /// The operation is staged (or, for [`TargetOp::FlushAll`], durable).
+    /// The operation is staged (or, for [`TargetOp::FlushAll`] and [`TargetOp::Swap`], durable).
     Done,
     /// Value that a read or an update found.
     Found(Option<Value>),
@@ -215,6 +236,8 @@ pub struct TargetShape {
     pub expiry: bool,
     /// Whether it supports [`TargetOp::FlushAll`].
     pub flush_all: bool,
+    /// Whether it supports [`TargetOp::Swap`]. It then reads all contents after each open.
+    pub swaps: bool,
     /// Whether sessions may be dropped with staged operations ([`TargetSubject::abandon`]).
     pub abandons: bool,
     /// Whether [`TargetSubject::clean`] does something.
@@ -262,6 +285,7 @@ impl Default for TargetShape {
             decides: false,
             expiry: false,
             flush_all: false,
+            swaps: false,
             abandons: false,
             cleans: false,
             used_before: false,

@@ -386,3 +386,58 @@ fn the_general_search_checks_the_answer_of_a_delete() {
         None
     ));
 }
+
+/// Keys 3 and 4 have the same name in databases 0 and 1.
+#[test]
+fn a_swap_moves_the_history_of_a_key_and_may_be_lost_only_before_its_answer() {
+    let swap = TargetOp::Swap {
+        first: 1,
+        second: 0,
+    };
+    let mut history = History::new();
+    stage(&mut history, 0, TargetOp::Write(put(3, 1)));
+    let id = history.invoke(1, &swap);
+    let (before, after) = ([(3, v(1))], [(4, v(1))]);
+    let holds =
+        |history: &History, shown: &[(u64, Value)]| check_history(history, shown, 0).is_ok();
+    assert!(holds(&history, &[]) && holds(&history, &before) && holds(&history, &after));
+    let answered = history.answered(1, id, &swap, &OpAnswer::Done, 0);
+    assert!(answered.is_ok());
+    // The swap has made the write durable, too.
+    assert!(holds(&history, &after));
+    assert!(!holds(&history, &before) && !holds(&history, &[]));
+}
+
+#[test]
+fn a_recovery_during_a_swap_keeps_the_expiries_of_swapped_keys() {
+    let expiring = KeyWrite::Put {
+        key: 3,
+        value: v(1),
+        expires_ms: 100,
+    };
+    let mut history = History::new();
+    stage(&mut history, 0, TargetOp::Write(expiring));
+    let swap = TargetOp::Swap {
+        first: 0,
+        second: 1,
+    };
+    history.invoke(0, &swap);
+    history.recovered(&[(4, v(1))], 50);
+    assert!(check_history(&history, &[(4, v(1))], 50).is_ok());
+    assert!(check_history(&history, &[], 100).is_ok());
+}
+
+#[test]
+fn a_group_of_a_dropped_session_is_whole_after_a_swap_too() {
+    let swap = TargetOp::Swap {
+        first: 0,
+        second: 1,
+    };
+    let mut history = History::new();
+    stage(&mut history, 0, TargetOp::Group(vec![put(3, 1), put(5, 2)]));
+    history.abandoned(0, false);
+    stage(&mut history, 1, swap);
+    let holds = |shown: &[(u64, Value)]| check_history(&history, shown, 0).is_ok();
+    assert!(holds(&[]) && holds(&[(4, v(1)), (5, v(2))]));
+    assert!(!holds(&[(4, v(1))]) && !holds(&[(5, v(2))]));
+}

@@ -255,7 +255,10 @@ impl TableClient {
                 let found = self.table.get(&mut self.worker, key_of(*key))?;
                 Ok(OpAnswer::Found(found.map(stored)))
             }
-            TargetOp::Update { .. } | TargetOp::Group(_) | TargetOp::FlushAll => {
+            TargetOp::Update { .. }
+            | TargetOp::Group(_)
+            | TargetOp::FlushAll
+            | TargetOp::Swap { .. } => {
                 unreachable!("the shape has none of these")
             }
         }

@@ -8,8 +8,8 @@ use farbank_pm::sync::{Arc, Mutex, thread, unpoisoned};
 use farbank_pm::{Caps, Medium, PersistCounters, PersistCtx, Poisoned, Ticket};
 
 use farbank_store::{
-    Backup, Error, LogStats, OpenReport, PoolStats, ReadCacheStats, Session, Stats, Store,
-    StoreHealth, WriteStats,
+    Backup, Error, LogStats, OpenReport, PoolStats, ReadCacheStats, Session, SharedDatabaseMap,
+    Stats, Store, StoreHealth, WriteStats,
 };
 
 use crate::backup::KvBackup;
@@ -36,6 +36,8 @@ pub enum OpenError {
     Size(String),
     /// The pool belongs to another engine.
     Foreign,
+    /// The superblock has no valid mapping of the databases' numbers, but this word.
+    DatabaseMap(u64),
 }
 
 impl fmt::Display for OpenError {
@@ -45,6 +47,11 @@ impl fmt::Display for OpenError {
             OpenError::Size(why) => f.write_str(why),
             OpenError::Foreign => f.write_str(
                 "the pool was made by the cache: serve it with --engine mdb, or name another one",
+            ),
+            OpenError::DatabaseMap(word) => write!(
+                f,
+                "the superblock's word 8 is {word:#x}, which maps two databases to the same number: a program with an \
+                 error has written it; restore the pool from a backup"
             ),
         }
     }
@@ -122,6 +129,9 @@ impl<M: Medium> Kv<M> {
         check_size(&pool)?;
         if PoolHistory::is_foreign(&pool.root()) {
             return Err(OpenError::Foreign);
+        }
+        if let Some(word) = PoolHistory::wrong_database_map(&pool.root()) {
+            return Err(OpenError::DatabaseMap(word));
         }
         let background = config.cleaning == CleaningMode::Background;
         let engine = crate::recovery::open(pool, config)?;
@@ -299,7 +309,7 @@ impl<M: Medium> Store for Kv<M> {
             persistence += cleaner.counters();
         }
         Stats {
-            keys: std::array::from_fn(|db| engine.sessions.keys(db)),
+            keys: engine.keys_of_databases(),
             expired_keys: engine.counters.expired.load(Relaxed),
             damaged_records: engine.counters.damaged.load(Relaxed),
             index_bytes: engine.index.bytes(),
@@ -344,6 +354,10 @@ impl<M: Medium> Store for Kv<M> {
             file: self.engine.medium().file_trouble(),
             growth_error: self.engine.cleaning.growth.error(),
         }
+    }
+
+    fn databases(&self) -> Option<&SharedDatabaseMap> {
+        Some(&self.engine.databases.map)
     }
 
     fn backup(&self) -> Result<Box<dyn Backup>, Error> {

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use farbank_pm::epoch::EpochSlot;
 use farbank_pm::sync::{Arc, thread};
 use farbank_pm::{Medium, Off};
-use farbank_store::{Backup, BackupError, DATABASES, Error, Key, StoredItem};
+use farbank_store::{Backup, BackupError, DATABASES, DatabaseMap, Error, Key, StoredItem};
 
 use crate::engine::Engine;
 use crate::format::record::RecordType;
@@ -49,6 +49,8 @@ pub(crate) struct KvBackup<M: Medium> {
     slots: [EpochSlot; 2],
     pinned: usize,
     keys: [u64; DATABASES],
+    /// The mapping at the moment.
+    map: DatabaseMap,
     /// Stripes that had pending writes at the moment.
     unsettled: Vec<usize>,
     began: Instant,
@@ -72,8 +74,8 @@ impl<M: Medium> KvBackup<M> {
         }
         let slots = [engine.epochs.slot(), engine.epochs.slot()];
         engine.epochs.pin(&slots[0]);
-        let (mut keys, mut unsettled) = ([0; DATABASES], Vec::new());
-        {
+        let mut unsettled = Vec::new();
+        let map = {
             let mut stripes = engine.pending.lock_all_briefly();
             let moment = stripes.iter().map(|stripe| stripe.seq()).max();
             let moment = moment.unwrap_or(0);
@@ -84,15 +86,16 @@ impl<M: Medium> KvBackup<M> {
                 }
             }
             engine.backup.begin(moment);
-        }
-        for (db, count) in keys.iter_mut().enumerate() {
-            *count = engine.sessions.keys(db);
-        }
+            engine.databases.map.view().map
+        };
+        let keys_of = |db| engine.sessions.keys(usize::from(map.stored(db as u8)));
+        let keys = std::array::from_fn(keys_of);
         Ok(KvBackup {
             engine,
             slots,
             pinned: 0,
             keys,
+            map,
             unsettled,
             began: Instant::now(),
             position: Some(0),
@@ -153,7 +156,7 @@ impl<M: Medium> KvBackup<M> {
             bytes = value;
         }
         let key = Key {
-            db: header.db,
+            db: self.map.shown(header.db),
             bytes: key,
         };
         let meta = meta_of(&header);

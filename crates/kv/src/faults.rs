@@ -7,7 +7,7 @@ use farbank_pm::fault::NamedFault;
 use farbank_pm::sim::Persistency;
 
 /// Faults that the explorer finds with one thread.
-pub(crate) const ALL: [NamedFault; 26] = [
+pub(crate) const ALL: [NamedFault; 28] = [
     NamedFault {
         name: "pm.cached_pages_trusted",
         description: "an open after a failed sync trusts cached pages that the file's device does not have",
@@ -54,6 +54,18 @@ pub(crate) const ALL: [NamedFault; 26] = [
         name: "kv.parked_unpublished",
         description: "a session's open segments may be sealed and cleaned while its writes in them are unpublished",
         source: "invariant KV-ROOM-1 of room_request.rs",
+        shows_in: Some(Persistency::Page),
+    },
+    NamedFault {
+        name: "kv.swap_volatile",
+        description: "SWAPDB answers before the mapping of the databases' numbers is durable",
+        source: "invariant KV-SWAP-4 of databases.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "kv.swap_before_pending",
+        description: "SWAPDB does not wait until earlier writes are published",
+        source: "invariant KV-SWAP-1 of databases.rs",
         shows_in: Some(Persistency::Page),
     },
     NamedFault {
@@ -249,7 +261,19 @@ pub(crate) const IN_CHECKPOINTS: [NamedFault; 9] = [
 ];
 
 /// Faults that show only with several threads.
-pub(crate) const IN_THREADS: [NamedFault; 4] = [
+pub(crate) const IN_THREADS: [NamedFault; 6] = [
+    NamedFault {
+        name: "kv.swap_unseen_by_writes",
+        description: "a write is staged although SWAPDB has moved its database since its key was translated",
+        source: "invariant KV-SWAP-2 of databases.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "kv.swap_unseen_by_reads",
+        description: "a read answers although SWAPDB has moved its database since its key was translated",
+        source: "invariant KV-SWAP-3 of databases.rs",
+        shows_in: None,
+    },
     NamedFault {
         name: "kv.flush_takes_extents",
         description: "FLUSHALL frees the extents of a large value whose sequence number is higher than the floor",

@@ -18,12 +18,12 @@
 //!   keys and the writes that are not published yet. `session_log`: the open segments of a session. `sessions`: what
 //!   other threads see of each session.
 //! * `engine`: all of these together, with the operations that need several of them: lookup of a key, admission of
-//!   writes, growth, segment maps, FLUSHALL, checks.
+//!   writes, growth, segment maps, FLUSHALL, the mapping of the databases' numbers, checks.
 //! * `cleaner`: makes free segments, in slices: `pass` does the work, `help` does it in a session's thread, `background`
 //!   in a thread of its own; `requests` are the wakeups between sessions and that thread.
 //! * `session`: one worker's operations. `read` finds values; `single_write`, `group` and `large` stage writes; `publish`
 //!   makes durable writes visible; `room` gets the space for a write; `wait` resolves conflicts between sessions; `sample`
-//!   lists random keys for eviction.
+//!   lists random keys for eviction; `swap` exchanges two databases.
 //! * `backup`: reads every key as it was at one moment. `engine::backup` is what writers do meanwhile.
 //! * `recovery`: opens a pool after a crash (`segment_heads` reads the segments' headers, `segment_scanner` their
 //!   records), and `snapshot` after a clean close.

@@ -5,7 +5,7 @@
 use farbank_pm::situation::Situation;
 
 /// All situations, in the order of a record's states: written, published, recovered, cleaned.
-pub(crate) const ALL: [Situation; 72] = [
+pub(crate) const ALL: [Situation; 73] = [
     Situation::new("kv.key_is_empty", "a write of the empty key"),
     Situation::new(
         "kv.value_of_one_extent",
@@ -44,6 +44,10 @@ pub(crate) const ALL: [Situation; 72] = [
     Situation::new(
         "kv.swept",
         "the background sweep replaces an expired value by a tombstone",
+    ),
+    Situation::new(
+        "kv.swap_publishes",
+        "SWAPDB publishes a drained write of another session",
     ),
     Situation::new("kv.abandoned", "a session is dropped with staged writes"),
     Situation::new(

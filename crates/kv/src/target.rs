@@ -177,7 +177,7 @@ impl Target for KvTarget {
         let (segments, keys, value_bytes) = match self {
             KvTarget::Plain | KvTarget::Alone => (16, 12, (8, 1_500)),
             // Some groups take several extents.
-            KvTarget::Slices => (24, 8, (8, 2_500)),
+            KvTarget::Slices => (24, 9, (8, 2_500)),
             KvTarget::Checkpoint => (28, 12, (8, 1_500)),
             KvTarget::Large => (40, 6, (8, 9_000)),
             KvTarget::Classes => (32, 12, (8, 1_500)),
@@ -199,6 +199,7 @@ impl Target for KvTarget {
             decides: true,
             expiry: true,
             flush_all: true,
+            swaps: true,
             abandons: self.batches() == BatchMode::Many,
             cleans: true,
             ..TargetShape::default()
@@ -408,6 +409,11 @@ impl<M: Medium> KvSubject<M> {
                 self.staged[session].clear();
                 self.began[session] = None;
                 return Ok(());
+            }
+            TargetOp::Swap { .. } => {
+                self.staged[session].clear();
+                self.began.fill(None);
+                return self.commit_others(Some(session));
             }
         };
         for other in (0..SESSIONS).filter(|other| *other != session) {

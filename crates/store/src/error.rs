@@ -114,6 +114,10 @@ pub enum Error {
     },
     /// A backup is not possible, or cannot be completed.
     Backup(BackupError),
+    /// The store cannot exchange databases.
+    NoSwap,
+    /// Writes that other sessions had staged were neither committed nor dropped in time, so databases were not exchanged.
+    Unsettled,
     /// The record that holds the key's value fails its checksum. The number is the record's offset.
     Damaged(u64),
 }
@@ -173,6 +177,12 @@ impl fmt::Display for Error {
             Error::NoArea { area, areas } => write!(
                 f,
                 "there is no area {area}: a pool with pages of this size has {areas} areas, numbered from 0"
+            ),
+            Error::NoSwap => f.write_str(
+                "this engine cannot exchange databases: a cache (--engine mdb) keeps the numbers of its areas",
+            ),
+            Error::Unsettled => f.write_str(
+                "the databases were not exchanged: a session held uncommitted writes for too long; try again",
             ),
             Error::Locked => f.write_str("the item is locked: unlock it first"),
             Error::Damaged(at) => write!(

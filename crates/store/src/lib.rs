@@ -33,6 +33,7 @@
 mod backup;
 mod cache_store;
 pub mod clock;
+mod databases;
 mod error;
 #[cfg(feature = "check")]
 pub mod explored;
@@ -43,6 +44,7 @@ mod value;
 
 pub use backup::Backup;
 pub use cache_store::{AreaUsage, CacheStore, ItemError, ItemKey, ItemSession};
+pub use databases::{DatabaseMap, DatabaseView, SharedDatabaseMap};
 pub use error::{BackupError, Error};
 pub use session::{
     Absence, BeforeValue, BeforeValues, CONFLICT_WAIT, ConflictPolicy, GetStep, GroupDecision, Ops,

@@ -220,8 +220,9 @@ pub trait Session: Ops + Send {
     }
 
     /// Visits about `count` keys of `db` in hash order from `cursor` (0: the start). Returns the next cursor, 0 at
-    /// the end. A key that exists during the whole scan is visited at least once, across restarts too. Commits and
-    /// waits first, so that this session's own writes are seen.
+    /// the end. A key that exists during the whole scan is visited at least once, across restarts too. A call that meets a
+    /// swap of databases ends early, so that it visits the keys of one database. Commits and waits first, so that this
+    /// session's own writes are seen.
     fn scan(
         &mut self,
         db: u8,
@@ -236,6 +237,22 @@ pub trait Session: Ops + Send {
 
     /// Removes every key of every database. Durable on `Ok`. Commits first.
     fn flush_all(&mut self) -> Result<(), Error>;
+
+    /// Exchanges the databases `first` and `second`: from one moment on, all sessions see the keys of each under the number
+    /// of the other. Durable on `Ok`. Commits first. Writes of other sessions wait until the swap has ended, and the swap
+    /// waits for their staged writes.
+    ///
+    /// # Errors
+    /// [`Error::NoDatabase`]; [`Error::NoSwap`] if the store does not support it. [`Error::Conflict`] if another session
+    /// has staged writes in the same thread, and [`Error::Unsettled`] if one holds staged writes for longer than
+    /// [`CONFLICT_WAIT`]. After [`Error::Poisoned`] it is unknown whether the next open finds the databases exchanged.
+    /// After all other errors, they are not exchanged.
+    fn swap_databases(&mut self, first: u8, second: u8) -> Result<(), Error> {
+        match first == second {
+            true => Ok(()),
+            false => Err(Error::NoSwap),
+        }
+    }
 
     /// Ends the batch and starts making it durable. Returns [`Ticket::DURABLE`] if the batch wrote nothing or is
     /// durable already.

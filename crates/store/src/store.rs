@@ -6,6 +6,7 @@ use farbank_pm::{Caps, FileTrouble, Poisoned};
 
 use crate::backup::Backup;
 use crate::cache_store::CacheStore;
+use crate::databases::SharedDatabaseMap;
 use crate::error::{BackupError, Error};
 use crate::session::Session;
 use crate::stats::Stats;
@@ -99,6 +100,11 @@ pub trait Store: Send + Sync {
     /// be refused.
     fn item_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
+    }
+    /// Returns the mapping of the databases' numbers, if the store can exchange databases. A stored number follows the keys
+    /// of its database through every swap.
+    fn databases(&self) -> Option<&SharedDatabaseMap> {
+        None
     }
     /// Begins a backup of this moment. There is one at a time.
     ///

@@ -104,6 +104,8 @@ pub(super) const TEMPLATES: &[&str] = &[
     "DBSIZE",
     "FLUSHALL ; ASYNC ; SYNC",
     "FLUSHDB ; ASYNC ; SYNC",
+    "SWAPDB $db $db",
+    "SWAPDB $db $db",
     "EVAL $script 1 $key $value",
     "EVAL $script 2 $key $key $value $value",
     "EVAL $script $int $key",
@@ -284,6 +286,7 @@ pub(super) const NOT_CALLED: &[&str] = &[
     "SCAN",
     "SHUTDOWN",
     "SLOWLOG",
+    "SWAPDB",
     "TIME",
     "TTL",
 ];

@@ -11,7 +11,7 @@ use crate::digest::fold;
 use crate::guard::guarded;
 use crate::oracle::check_history;
 use crate::report::ImageChoice;
-use crate::target::{KeyWrite, OpAnswer, ReadView, TargetOp, TargetSubject, Value};
+use crate::target::{DATABASES, KeyWrite, OpAnswer, ReadView, TargetOp, TargetSubject, Value};
 
 impl Explorer<'_> {
     /// Checks one crash point.
@@ -177,7 +177,12 @@ impl Explorer<'_> {
         sim: &Sim,
         contents: &mut Pairs,
     ) -> Result<(), Violation> {
-        let (fresh, bytes) = (self.shape.keys + 1, self.shape.value_bytes.0);
+        let fresh = match self.shape.swaps {
+            // A key whose name no database has.
+            true => (self.shape.keys / DATABASES + 1) * DATABASES,
+            false => self.shape.keys + 1,
+        };
+        let bytes = self.shape.value_bytes.0;
         let value = |key: u64| Value {
             id: (u64::MAX >> 1) + key,
             bytes,

@@ -311,6 +311,7 @@ impl TargetSubject for Log {
                     .map(|key| KeyWrite::Delete { key })
                     .collect()
             }
+            TargetOp::Swap { .. } => unreachable!("the shape has no swaps"),
         };
         let answer = match op {
             TargetOp::Update { key, .. } => OpAnswer::Found(self.newest(*key)),

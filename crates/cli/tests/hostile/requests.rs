@@ -322,6 +322,12 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "auth" => of(&format!("AUTH default {long}")).repeat(repeated(50)),
         // Flush another database, because later requests need the keys.
         "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(repeated(100))].concat(),
+        // Pairs of swaps, so that later requests find the keys where they were.
+        "swapdb" => [
+            of("SWAPDB 7 8").repeat(2 * repeated(20)),
+            of("SWAPDB 0 0").repeat(20),
+        ]
+        .concat(),
         "flushall" => of("FLUSHALL wrong").repeat(repeated(1_000)),
         "client" | "config" | "object" | "pubsub" | "slowlog" | "latency" | "memory" => {
             of(command).repeat(repeated(5_000))

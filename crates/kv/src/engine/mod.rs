@@ -3,6 +3,7 @@
 mod admission;
 pub(crate) mod backup;
 pub(crate) mod checkpoint;
+mod databases;
 pub(crate) mod extents;
 pub(crate) mod flush;
 mod growth;
@@ -14,6 +15,7 @@ mod superblock;
 pub(crate) mod unreadable;
 pub(crate) mod verify;
 
+use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::{EpochSlot, EpochTable};
 use farbank_pm::pool::Pool;
 use farbank_pm::situation;
@@ -23,7 +25,7 @@ use farbank_pm::sync::atomic::{
 use farbank_pm::sync::{Arc, Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Caps, Medium, Off, Poisoned, Ticket};
 use farbank_store::clock::ClockShift;
-use farbank_store::{Error, OpenReport};
+use farbank_store::{DATABASES, Error, OpenReport};
 
 use crate::cleaner::pace::CleaningPace;
 use crate::cleaner::requests::CleanerRequests;
@@ -31,6 +33,7 @@ use crate::cleaner::state::Cleaner;
 use crate::config::{CleaningMode, Config};
 use crate::engine::backup::BackupState;
 use crate::engine::checkpoint::Checkpointer;
+use crate::engine::databases::Databases;
 use crate::engine::growth::GrowthState;
 use crate::engine::superblock::Superblock;
 use crate::format::geometry::Geometry;
@@ -129,6 +132,8 @@ pub(crate) struct Engine<M: Medium> {
     pub sessions: SessionRegistry,
     pub cleaning: Cleaning,
     pub backup: BackupState,
+    /// In lines of its own: every operation reads it, and other fields change often.
+    pub databases: CachePadded<Databases>,
     pub epochs: EpochTable,
     /// Held by the thread that splits index groups.
     split_lock: Mutex<()>,
@@ -152,6 +157,7 @@ impl<M: Medium> Engine<M> {
             sessions: SessionRegistry::default(),
             cleaning: Cleaning::new(epochs.slot()),
             backup: BackupState::default(),
+            databases: CachePadded::new(Databases::new(words.databases)),
             epochs,
             split_lock: Mutex::default(),
             counters: EngineCounters::default(),
@@ -235,6 +241,18 @@ impl<M: Medium> Engine<M> {
     #[inline]
     pub(crate) fn is_expired(&self, expires_ms: u64, seq: u64) -> bool {
         self.superblock.is_expired(self.access(), expires_ms, seq)
+    }
+
+    /// Returns the number of keys in each database.
+    pub(crate) fn keys_of_databases(&self) -> [u64; DATABASES] {
+        loop {
+            let view = self.databases.map.view();
+            let keys_of = |db| self.sessions.keys(usize::from(view.map.stored(db as u8)));
+            let keys = std::array::from_fn(keys_of);
+            if self.databases.map.is_current(&view) {
+                return keys;
+            }
+        }
     }
 
     /// Returns the hash of the key of the record at `at`, if the key can be read.

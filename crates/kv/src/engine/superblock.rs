@@ -3,6 +3,7 @@
 use farbank_pm::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use farbank_pm::sync::{Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Drain, Medium, PersistCtx, Poisoned};
+use farbank_store::DatabaseMap;
 use farbank_store::clock::StoreClock;
 
 use crate::config::Config;
@@ -57,7 +58,9 @@ impl Superblock {
         if *words == before {
             return Ok(());
         }
-        let result = access.pool().set_root(ctx, &words.to_root());
+        let has_swapped = words.databases != DatabaseMap::default();
+        let pool = access.pool();
+        let result = pool.set_root_of_databases(ctx, &words.to_root(), has_swapped);
         if let Err(poisoned) = &result {
             *words = before;
             access.poison(poisoned);

@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::engine::inconsistency::Inconsistency;
 use crate::format::record::RecordType;
 use crate::format::segment::SegmentState;
+use crate::index::WalkStep;
 use farbank_store::Key;
 
 /// Checks that every segment is accounted for, and that no two have the same generation (KV-SEG-1). Checks that the counts of
@@ -102,7 +103,10 @@ fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), Inconsistency>
         }
     });
     match forgotten.into_iter().next() {
-        Some(((db, key), seq)) => Err(Inconsistency::UncountedTombstone { db, key, seq }),
+        Some(((stored, key), seq)) => {
+            let db = engine.databases.map.view().map.shown(stored);
+            Err(Inconsistency::UncountedTombstone { db, key, seq })
+        }
         None => Ok(()),
     }
 }
@@ -155,7 +159,7 @@ fn each_tomb<M: Medium>(
 /// Calls `each` for every record that the index points at and that fails a checksum, with its offset, database and key.
 /// If the header is damaged, the database is 0 and the key empty.
 pub(crate) fn damaged<M: Medium>(engine: &Engine<M>, each: &mut dyn FnMut(u64, u8, &[u8])) {
-    let slot = engine.epochs.slot();
+    let (slot, map) = (engine.epochs.slot(), engine.databases.map.view().map);
     let mut cursor = 0;
     loop {
         engine.epochs.pin(&slot);
@@ -164,10 +168,13 @@ pub(crate) fn damaged<M: Medium>(engine: &Engine<M>, each: &mut dyn FnMut(u64, u
                 match engine.segments.header(*at) {
                     None => each(at.0, 0, &[]),
                     Some(header) if engine.segments.body_holds(*at, &header) => {}
-                    Some(header) => each(at.0, header.db, &engine.segments.key_of(*at, &header)),
+                    Some(header) => {
+                        let db = map.shown(header.db);
+                        each(at.0, db, &engine.segments.key_of(*at, &header));
+                    }
                 }
             }
-            false
+            WalkStep::Stop
         });
         slot.unpin();
         if cursor == 0 {

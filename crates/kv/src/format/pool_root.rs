@@ -3,8 +3,11 @@
 use farbank_pm::pool::{PoolRoot, ROOT_WORDS};
 
 use crate::format::record::SEQ_MAX;
+use farbank_store::DatabaseMap;
 use farbank_store::clock::{Setback, Setbacks};
 
+/// Index of the word with the mapping of the databases' numbers.
+const DATABASES_AT: usize = 8;
 /// Index of the first word with setbacks of the clock.
 const SETBACKS_AT: usize = 16;
 
@@ -32,6 +35,12 @@ impl PoolHistory {
     pub(crate) fn is_foreign(root: &PoolRoot) -> bool {
         root[ROOT_WORDS - 1] != 0
     }
+
+    /// Returns the word with the mapping of the databases' numbers, if it is none.
+    pub(crate) fn wrong_database_map(root: &PoolRoot) -> Option<u64> {
+        let word = root[DATABASES_AT];
+        DatabaseMap::from_word(word).is_none().then_some(word)
+    }
 }
 
 /// The engine's words of the superblock.
@@ -53,6 +62,8 @@ pub(crate) struct RootWords {
     pub checkpoint: u64,
     /// Generation of the checkpoint's first segment.
     pub checkpoint_generation: u64,
+    /// The mapping of the databases' numbers.
+    pub databases: DatabaseMap,
     /// Setbacks of the clock.
     pub setbacks: Setbacks,
 }
@@ -73,6 +84,8 @@ impl RootWords {
             segments_initialised: root[5],
             checkpoint: root[6],
             checkpoint_generation: root[7],
+            // An open has refused a pool with a wrong word.
+            databases: DatabaseMap::from_word(root[DATABASES_AT]).unwrap_or_default(),
         }
     }
 
@@ -86,6 +99,7 @@ impl RootWords {
         root[5] = self.segments_initialised;
         root[6] = self.checkpoint;
         root[7] = self.checkpoint_generation;
+        root[DATABASES_AT] = self.databases.to_word();
         for (number, setback) in self.setbacks.iter().enumerate() {
             root[SETBACKS_AT + 2 * number] = setback.clock_ms;
             root[SETBACKS_AT + 2 * number + 1] = setback.version_max;

@@ -207,6 +207,17 @@ fn home(tag: u64, lines: usize) -> usize {
     (((tag & ((1 << HOME_BITS) - 1)) as usize) * lines) >> HOME_BITS
 }
 
+/// What a walk does after it has passed the entries of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WalkStep {
+    /// Visit the next group.
+    Next,
+    /// End. The next walk goes on behind the group.
+    Stop,
+    /// End. The next walk begins with the group again.
+    StopBefore,
+}
+
 impl HashIndex {
     /// Creates an index of `2^depth` empty groups.
     pub(crate) fn new(depth: u32) -> HashIndex {
@@ -647,21 +658,23 @@ impl HashIndex {
         }
     }
 
-    /// Calls `each` with the entries of each group, in hash order from `cursor`, until it returns false. Returns the
+    /// Calls `each` with the entries of each group, in hash order from `cursor`, until it ends the walk. Returns the
     /// next cursor; 0 at the end. The entries of a group are passed in the order of their offsets: the order of their
     /// lines would reveal bits of their hashes.
     ///
     /// Hash order is the order of the bit-reversed hashes. A group is one interval of it, and a split cuts the
     /// interval in two. A cursor is a position, bit-reversed again, so that it is a small number.
-    pub(crate) fn walk(&self, cursor: u64, mut each: impl FnMut(&[Off]) -> bool) -> u64 {
+    pub(crate) fn walk(&self, cursor: u64, mut each: impl FnMut(&[Off]) -> WalkStep) -> u64 {
         let mut position = cursor.reverse_bits();
         loop {
             let (mut offsets, next) = self.entries_at(position);
             offsets.sort_unstable();
-            let go_on = each(&offsets);
-            match next {
-                Some(next) if go_on => position = next,
-                next => return next.map_or(0, u64::reverse_bits),
+            match (each(&offsets), next) {
+                (WalkStep::Next, Some(next)) => position = next,
+                (WalkStep::Next | WalkStep::Stop, next) => {
+                    return next.map_or(0, u64::reverse_bits);
+                }
+                (WalkStep::StopBefore, _) => return position.reverse_bits(),
             }
         }
     }

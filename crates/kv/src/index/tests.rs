@@ -97,7 +97,7 @@ fn a_walk_visits_every_key_even_if_the_index_grows_meanwhile() {
     loop {
         cursor = index.walk(cursor, |found| {
             seen.extend(found.iter().copied());
-            false
+            WalkStep::Stop
         });
         for _ in 0..50 {
             index.insert(hash(more), at(more), &epochs, &no_rehash);
@@ -122,7 +122,7 @@ fn a_walk_shows_the_entries_of_a_group_in_the_order_of_the_pool() {
     index.walk(0, |found| {
         assert!(found.is_sorted(), "{found:?}");
         longest = longest.max(found.len());
-        true
+        WalkStep::Next
     });
     assert!(longest > 8, "a group has several lines: {longest} entries");
 }

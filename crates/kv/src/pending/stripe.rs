@@ -172,6 +172,11 @@ impl LockedStripe<'_> {
         pending.any(|p| p.seq <= seq && !p.is_published)
     }
 
+    /// Returns the pending writes that are not published.
+    pub(crate) fn unpublished(&self) -> impl Iterator<Item = &PendingWrite> {
+        self.guard.pending.iter().filter(|p| !p.is_published)
+    }
+
     /// Makes later sequence numbers higher than `seq`.
     pub(crate) fn raise_seq(&mut self, seq: u64) {
         self.guard.seq = self.guard.seq.max(seq);

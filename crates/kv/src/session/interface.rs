@@ -8,9 +8,10 @@ use farbank_store::{
 };
 
 use super::read::{EmittedValue, ValueSource};
-use super::{KvSession, NewRecord, meta_of};
+use super::{KvSession, NewRecord, meta_of, version_of};
 use crate::engine::flush::flush_all;
 use crate::format::record::RecordType;
+use crate::index::WalkStep;
 
 impl<M: Medium> Ops for KvSession<M> {
     fn get(
@@ -21,43 +22,61 @@ impl<M: Medium> Ops for KvSession<M> {
         head: BeforeValue<'_>,
     ) -> Result<bool, Error> {
         self.admit_read(key.db)?;
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
-        if let Some(there) = self.get_cached(hash, key, view, out, head) {
-            return Ok(there);
-        }
-        match self.find(hash, key, view) {
-            None => Ok(false),
-            Some(ValueSource::Indexed(found)) => {
-                let emitted = self.emit_found(key, found, out, head)?;
-                if emitted == EmittedValue::Appended {
-                    self.offer(hash, key, &found, out);
+        let start = out.len();
+        loop {
+            let key = self.stored(key);
+            let hash = self.engine.geometry().hash(key.db, key.bytes);
+            if let Some(there) = self.get_cached(hash, key, view, out, head) {
+                if self.is_same_mapping() {
+                    return Ok(there);
                 }
-                Ok(emitted != EmittedValue::Absent)
+                out.truncate(start);
+                continue;
             }
-            Some(ValueSource::Listed(at)) => self.append_value(at, out, head),
+            let found = self.find(hash, key, view);
+            if !self.is_same_mapping() {
+                continue;
+            }
+            return match found {
+                None => Ok(false),
+                Some(ValueSource::Indexed(found)) => {
+                    let emitted = self.emit_found(key, found, out, head)?;
+                    if emitted == EmittedValue::Appended {
+                        self.offer(hash, key, &found, out);
+                    }
+                    Ok(emitted != EmittedValue::Absent)
+                }
+                Some(ValueSource::Listed(at)) => self.append_value(at, out, head),
+            };
         }
     }
 
     fn meta(&mut self, key: Key<'_>, view: ReadView) -> Result<Option<ValueMeta>, Error> {
         self.admit_read(key.db)?;
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
-        let Some(seen) = self.find(hash, key, view) else {
-            return Ok(None);
-        };
-        self.meta_at(seen.at())
+        match self.find_named(key, view) {
+            None => Ok(None),
+            Some(seen) => self.meta_at(seen.at()),
+        }
     }
 
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
-        let draft = NewRecord {
+        self.admit(&NewRecord {
             key,
             value: Some(value),
-        };
-        self.admit(&draft)?;
-        self.pin();
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
-        let located = self.engine.locate(hash, key);
-        let seq = self.write(hash, &draft, located, &mut |_, _, _| true)?;
-        Ok(seq.expect("a blind write has no condition"))
+        })?;
+        loop {
+            let key = self.stored(key);
+            let draft = NewRecord {
+                key,
+                value: Some(value),
+            };
+            self.pin();
+            let hash = self.engine.geometry().hash(key.db, key.bytes);
+            let located = self.engine.locate(hash, key);
+            if let Some(seq) = self.write(hash, &draft, located, &mut |_, _, _| true)? {
+                return Ok(version_of(seq, key.db));
+            }
+        }
     }
 
     fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
@@ -122,12 +141,12 @@ impl<M: Medium> Session for KvSession<M> {
     }
 
     fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
-        self.fetch_ahead(keys, reads);
+        let keys = self.stored_keys(keys);
+        self.fetch_ahead(&keys, reads);
     }
 
     fn absence(&mut self, key: Key<'_>) -> Absence {
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
-        let seen = self.find(hash, key, ReadView::Pending);
+        let seen = self.find_named(key, ReadView::Pending);
         let mut body = std::mem::take(&mut self.buffers.scratch);
         let header = seen.and_then(|seen| self.read_record(seen.at(), &mut body));
         self.buffers.scratch = body;
@@ -156,28 +175,42 @@ impl<M: Medium> Session for KvSession<M> {
         let engine = Arc::clone(&self.engine);
         let mut left = count.max(1);
         let mut key = Vec::new();
-        let next = engine.index.walk(cursor, |offsets| {
-            for at in offsets {
-                let Some(header) = engine
-                    .segments
-                    .header(*at)
-                    .filter(|h| h.what == RecordType::Put)
-                else {
-                    continue;
-                };
-                left = left.saturating_sub(1);
-                let shown = header.db == db && !engine.is_expired(header.expires_ms, header.seq);
-                // A damaged key belongs to no client: an open that found the damage indexed it under a hash of its
-                // own.
-                if shown && engine.segments.body_holds(*at, &header) {
-                    key.clear();
-                    let from = at.plus(header.len() as u64);
-                    engine.medium().append_out(from, header.key_len, &mut key);
-                    each(&key, &meta_of(&header));
+        let next = loop {
+            let view = engine.databases.map.view();
+            let stored = view.map.stored(db);
+            let mut has_visited = false;
+            let next = engine.index.walk(cursor, |offsets| {
+                // The walk has found these entries under the mapping with which their keys are compared (KV-SWAP-3).
+                if !engine.databases.map.is_current(&view) {
+                    return WalkStep::StopBefore;
                 }
+                has_visited = true;
+                for at in offsets {
+                    let header = engine.segments.header(*at);
+                    let Some(header) = header.filter(|h| h.what == RecordType::Put) else {
+                        continue;
+                    };
+                    left = left.saturating_sub(1);
+                    let shown =
+                        header.db == stored && !engine.is_expired(header.expires_ms, header.seq);
+                    // A damaged key belongs to no client: an open that found the damage indexed it under a hash of
+                    // its own.
+                    if shown && engine.segments.body_holds(*at, &header) {
+                        key.clear();
+                        let from = at.plus(header.len() as u64);
+                        engine.medium().append_out(from, header.key_len, &mut key);
+                        each(&key, &meta_of(&header));
+                    }
+                }
+                match left > 0 {
+                    true => WalkStep::Next,
+                    false => WalkStep::Stop,
+                }
+            });
+            if has_visited {
+                break next;
             }
-            left > 0
-        });
+        };
         self.unpin();
         Ok(next)
     }
@@ -186,7 +219,7 @@ impl<M: Medium> Session for KvSession<M> {
         self.admit_read(db)?;
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
-        Ok(self.engine.sessions.keys(db as usize))
+        Ok(self.engine.keys_of_databases()[usize::from(db)])
     }
 
     fn flush_all(&mut self) -> Result<(), Error> {
@@ -195,6 +228,10 @@ impl<M: Medium> Session for KvSession<M> {
         self.unpin();
         flush_all(&self.engine)?;
         Ok(())
+    }
+
+    fn swap_databases(&mut self, first: u8, second: u8) -> Result<(), Error> {
+        self.swap(first, second)
     }
 
     fn commit(&mut self) -> Result<Ticket, Error> {

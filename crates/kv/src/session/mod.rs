@@ -31,6 +31,7 @@ mod read;
 mod room;
 mod sample;
 mod single_write;
+mod swap;
 mod sweep;
 mod wait;
 
@@ -55,7 +56,7 @@ use crate::session::room::RoomRequest;
 use crate::session_log::SessionLog;
 use crate::sessions::SessionShared;
 use farbank_store::{
-    ConflictPolicy, DATABASES, Error, KEY_BYTES_MAX, Key, StoredItem, UpdateDecision,
+    ConflictPolicy, DATABASES, DatabaseView, Error, KEY_BYTES_MAX, Key, StoredItem, UpdateDecision,
     VALUE_BYTES_MAX, Value, ValueMeta,
 };
 
@@ -167,6 +168,8 @@ pub(crate) struct KvSession<M: Medium> {
     accounts: SessionAccounts,
     room: SessionRoom,
     buffers: ReadBuffers,
+    /// The mapping with which the current operation has translated its keys.
+    view: DatabaseView,
 }
 
 /// A write that has its sequence number and its offset, and is listed as pending (KV-PEND-2).
@@ -215,6 +218,7 @@ impl<M: Medium> KvSession<M> {
                 request: None,
             },
             buffers: ReadBuffers::default(),
+            view: DatabaseView::default(),
         }
     }
 
@@ -272,7 +276,8 @@ impl<M: Medium> KvSession<M> {
         check_database(db)
     }
 
-    /// Stages `draft` if `still` holds under the stripe's lock. Returns `Ok(None)` if it does not.
+    /// Stages `draft` if `still` holds under the stripe's lock. Returns `Ok(None)` if it does not, or if databases were
+    /// swapped since the session has translated the key: the caller then starts again.
     fn write(
         &mut self,
         hash: u64,
@@ -288,6 +293,12 @@ impl<M: Medium> KvSession<M> {
             let len = self.engine.segments.record_len(&header);
             self.room_for(class, len, draft.value.is_none())?;
             let mut locked = self.engine.stripe(hash).lock();
+            if self.is_held_back() {
+                drop(locked);
+                self.free_unwritten_extents(&large);
+                self.wait_for_swap()?;
+                return Ok(None);
+            }
             if !self.engine.segments.keeps(&large) && !fault!("kv.flush_takes_extents") {
                 drop(locked);
                 self.free_unwritten_extents(&large);
@@ -515,9 +526,19 @@ impl RawHeader {
             expires_ms: self.expires_ms(),
             flags: self.flags(),
             kind: self.kind(),
-            version: self.seq(),
+            version: version_of(self.seq(), self.db()),
         }
     }
+}
+
+/// Bits of a version that hold the sequence number.
+const VERSION_SEQ_BITS: u32 = 60;
+
+/// Returns the version of a value with this sequence number and stored database. Two stripes may assign the same number, so
+/// without the database, SWAPDB could give a key another value with the same version.
+#[inline]
+pub(crate) fn version_of(seq: u64, stored: u8) -> u64 {
+    seq.wrapping_add(u64::from(stored) << VERSION_SEQ_BITS)
 }
 
 pub(crate) fn meta_of(header: &RecordHeader) -> ValueMeta {
@@ -526,7 +547,7 @@ pub(crate) fn meta_of(header: &RecordHeader) -> ValueMeta {
         expires_ms: header.expires_ms,
         flags: header.flags,
         kind: header.kind,
-        version: header.seq,
+        version: version_of(header.seq, header.db),
     }
 }
 
@@ -559,14 +580,18 @@ impl<M: Medium> KvSession<M> {
     /// deleted, not as an error.
     fn change(
         &mut self,
-        key: Key<'_>,
+        named: Key<'_>,
         damage_is_content: bool,
         decide: &mut dyn FnMut(Option<StoredItem<'_>>) -> UpdateDecision,
     ) -> Result<u64, Error> {
-        self.admit(&NewRecord { key, value: None })?;
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
+        self.admit(&NewRecord {
+            key: named,
+            value: None,
+        })?;
         let mut bytes = Vec::new();
         loop {
+            let key = self.stored(named);
+            let hash = self.engine.geometry().hash(key.db, key.bytes);
             self.pin();
             // In this order: a write that leaves the list in between is in the index by then.
             let newest = self.newest(&self.engine.stripe(hash).lock(), hash, key);
@@ -638,7 +663,7 @@ impl<M: Medium> KvSession<M> {
                     self.can_be_member(value.bytes.len())
                 );
                 if self.can_be_member(value.bytes.len()) {
-                    return self.change_in_group(key, decide);
+                    return self.change_in_group(named, decide);
                 }
                 situation!("kv.change_waits_for_group");
                 self.settle_all(ticket)?;
@@ -649,7 +674,10 @@ impl<M: Medium> KvSession<M> {
                     worker.is_still(&newest, locked, hash, key, located)
                 };
             if let Some(seq) = self.write(hash, &draft, located, &mut still)? {
-                return Ok(if draft.value.is_some() { seq } else { 0 });
+                return Ok(match draft.value {
+                    Some(_) => version_of(seq, key.db),
+                    None => 0,
+                });
             }
         }
     }

@@ -107,22 +107,34 @@ impl<M: Medium> KvSession<M> {
             };
             for theirs in &overtaken {
                 if let Some(run) = theirs.run() {
-                    self.publish_for_another(theirs.batch(), run);
+                    self.publish_for_another(theirs.batch(), run, true);
                 }
             }
         }
     }
 
-    /// Publishes a run of another session's batch that is published as a whole and is durable.
-    fn publish_for_another(&self, batch: &PlannedBatch, run: &[PlannedWrite]) {
+    /// Publishes another session's batch, which is durable.
+    pub(crate) fn publish_batch_of_another(&mut self, batch: &PlannedBatch) {
+        self.pin();
+        for (run, at_once) in batch.runs() {
+            self.publish_for_another(batch, run, at_once);
+        }
+        self.unpin();
+    }
+
+    /// Publishes a run of another session's batch that is durable. `at_once`: as a whole.
+    fn publish_for_another(&self, batch: &PlannedBatch, run: &[PlannedWrite], at_once: bool) {
         let is_due = |PlannedWrite { record, .. }: &&PlannedWrite| {
             let mut locked = self.engine.stripe(record.hash).lock();
             locked.listed(record.seq).is_some_and(|p| !p.is_published)
         };
         let theirs: Vec<&PlannedWrite> = run.iter().filter(is_due).collect();
-        situation!("kv.group_published_for_another", !theirs.is_empty());
+        situation!(
+            "kv.group_published_for_another",
+            at_once && !theirs.is_empty()
+        );
         self.publish_superseded_groups(theirs.iter().copied());
-        self.publish_run(batch, theirs, true, false);
+        self.publish_run(batch, theirs, at_once, false);
     }
 
     /// Publishes one write of `key`. Returns the changes of live bytes and of tombstone bytes.

@@ -413,6 +413,18 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
+    /// As [`KvSession::find`], for the key that clients call `key`.
+    pub(crate) fn find_named(&mut self, key: Key<'_>, view: ReadView) -> Option<ValueSource> {
+        loop {
+            let key = self.stored(key);
+            let hash = self.engine.geometry().hash(key.db, key.bytes);
+            let found = self.find(hash, key, view);
+            if self.is_same_mapping() {
+                return found;
+            }
+        }
+    }
+
     /// Reads several keys as of one moment: each location is looked up twice, and nothing changed in between (an
     /// offset is not reused while this session is pinned).
     pub(crate) fn read_together(
@@ -480,10 +492,11 @@ impl<M: Medium> KvSession<M> {
         Ok(())
     }
 
-    /// Returns where the values of `keys` lay at one moment.
-    fn places_together(&mut self, keys: &[Key<'_>], view: ReadView) -> Vec<Option<ValueSource>> {
+    /// Returns where the values of `named` lay at one moment.
+    fn places_together(&mut self, named: &[Key<'_>], view: ReadView) -> Vec<Option<ValueSource>> {
         let lists = self.looks_at_lists(view);
         loop {
+            let keys = &*self.stored_keys(named);
             let places = self.retry_during_groups(|worker| {
                 worker.fetch(keys, FETCHED_HEAD);
                 let places = keys.iter().enumerate();
@@ -491,7 +504,8 @@ impl<M: Medium> KvSession<M> {
                     .map(|(place, key)| worker.look_where_fetched(place, *key, view, lists))
                     .collect::<Vec<_>>()
             });
-            if keys.len() == 1 || self.still_lie(keys, view, lists, &places) {
+            let is_whole = keys.len() == 1 || self.still_lie(keys, view, lists, &places);
+            if is_whole && self.is_same_mapping() {
                 return places;
             }
         }

@@ -334,6 +334,9 @@ impl<M: Medium> KvSession<M> {
         if engine.config.cleaning == CleaningMode::Inline {
             return Ok(RoomReply::Ready); // The operation cleans by itself.
         }
+        if engine.databases.will_release(&engine.cleaning.requests) {
+            return Ok(RoomReply::Wait);
+        }
         (self.room.fail_when_full, self.room.is_promised) = (true, false);
         self.room.admitted = 0;
         let extents = engine.space().extents_for(bytes + RECORD_OVERHEAD);

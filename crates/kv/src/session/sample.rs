@@ -31,9 +31,10 @@ impl<M: Medium> KvSession<M> {
             left = left.saturating_sub(1);
             for at in offsets {
                 left = left.saturating_sub(1);
-                let Some((db, meta)) = self.sampled(at, &mut bytes) else {
+                let Some((stored, meta)) = self.sampled(at, &mut bytes) else {
                     continue;
                 };
+                let db = engine.databases.map.view().map.shown(stored);
                 let key = Key { db, bytes: &bytes };
                 if !each(key, &meta) {
                     return next.unwrap_or(0);
@@ -46,7 +47,7 @@ impl<M: Medium> KvSession<M> {
         }
     }
 
-    /// Reads the key of the value at `at` into `bytes`. Returns its database and its metadata. `None`: the record is no
+    /// Reads the key of the value at `at` into `bytes`. Returns its stored database and its metadata. `None`: the record is no
     /// value that a reader would see, or a write of the key is not published yet.
     fn sampled(&self, at: Off, bytes: &mut Vec<u8>) -> Option<(u8, ValueMeta)> {
         let engine = &*self.engine;

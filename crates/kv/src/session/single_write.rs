@@ -23,7 +23,8 @@
 //!     key is listed and no session guards the key (KV-PEND-6). So the index refers to the key's newest value
 //!     (KV-PEND-2), and the drain covers this write alone.
 //! KV-SINGLE-2  The index is updated after the drain, under the same lock (KV-COMMIT-1, KV-COMMIT-3).
-//! KV-SINGLE-3  Writes that do not fit (no room, a large value, a segment that must be sealed) take the batch path.
+//! KV-SINGLE-3  Writes that do not fit (no room, a large value, a segment that must be sealed) or that a swap of databases
+//!     holds back take the batch path.
 //!
 //! # Crash argument
 //! As for a batch. Before the drain the write is neither acknowledged nor visible, and recovery keeps the record or
@@ -37,7 +38,7 @@ use crate::format::record::body_crc;
 use crate::index::{BucketRef, Candidate};
 use crate::pending::planned::PlannedRecord;
 use crate::segments::records::FoundRecord;
-use crate::session::{KvSession, NewRecord, header_of};
+use crate::session::{KvSession, NewRecord, header_of, version_of};
 use farbank_store::{Error, Key, Ops, Value};
 
 /// Number of consecutive writes of new keys after which the next key is assumed to be new.
@@ -55,12 +56,17 @@ impl<M: Medium> KvSession<M> {
         key: Key<'_>,
         value: Value<'_>,
     ) -> Result<(u64, Ticket), Error> {
-        let draft = NewRecord {
+        let named = NewRecord {
             key,
             value: Some(value),
         };
-        self.admit(&draft)?;
-        let hash = self.engine.geometry().hash(key.db, key.bytes);
+        self.admit(&named)?;
+        let stored = self.stored(key);
+        let draft = NewRecord {
+            key: stored,
+            ..named
+        };
+        let hash = self.engine.geometry().hash(stored.db, stored.bytes);
         self.engine.fetch_for_write(hash);
         match self.try_write_single(hash, &draft)? {
             Some(written) => {
@@ -101,7 +107,10 @@ impl<M: Medium> KvSession<M> {
         let body = [draft.key.bytes, value.bytes];
         header.body_crc = body_crc(body[0], body[1]);
         let mut locked = engine.stripe(hash).lock();
-        if locked.of(hash).next().is_some() || locked.is_guarded(hash, self.id) {
+        if locked.of(hash).next().is_some()
+            || locked.is_guarded(hash, self.id)
+            || self.is_held_back()
+        {
             return Ok(None);
         }
         let guess = self.guess(hash, draft.key);
@@ -143,7 +152,7 @@ impl<M: Medium> KvSession<M> {
         let record = PlannedRecord::new(hash, at, len, &header);
         self.count_put(old, &record);
         Ok(Some(SingleWrite {
-            version: record.seq,
+            version: version_of(record.seq, record.db),
             len: record.len,
             old,
             grown,

@@ -50,22 +50,30 @@ impl<M: Medium> KvSession<M> {
         Ok(())
     }
 
-    /// Deletes `key` if its newest record is still the expired one at `at`.
+    /// Deletes the stored key `key` if its newest record is still the expired one at `at`.
     fn delete_expired(&mut self, at: Off, key: Key<'_>) -> Result<(), Error> {
-        self.pin();
         let hash = self.engine.geometry().hash(key.db, key.bytes);
-        let located = self.engine.locate(hash, key);
-        if located.found.is_none_or(|found| found.at != at) {
-            return Ok(());
+        loop {
+            self.view = self.engine.databases.map.view();
+            self.pin();
+            let located = self.engine.locate(hash, key);
+            if located.found.is_none_or(|found| found.at != at) {
+                return Ok(());
+            }
+            let mut was_replaced = false;
+            let mut still =
+                |worker: &KvSession<M>, locked: &LockedStripe<'_>, located: &EntryLocation| {
+                    let published = NewestValue::Published;
+                    was_replaced = !worker.is_still(&published, locked, hash, key, located);
+                    !was_replaced
+                };
+            let draft = NewRecord { key, value: None };
+            let written = self.write(hash, &draft, located, &mut still)?.is_some();
+            situation!("kv.swept", written);
+            if written || was_replaced {
+                return Ok(());
+            }
+            // A swap of databases has held the write back.
         }
-        let mut still =
-            |worker: &KvSession<M>, locked: &LockedStripe<'_>, located: &EntryLocation| {
-                worker.is_still(&NewestValue::Published, locked, hash, key, located)
-            };
-        let draft = NewRecord { key, value: None };
-        if self.write(hash, &draft, located, &mut still)?.is_some() {
-            situation!("kv.swept");
-        }
-        Ok(())
     }
 }

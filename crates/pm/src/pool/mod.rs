@@ -43,7 +43,9 @@ use std::io;
 use std::time::SystemTime;
 
 pub use pool_error::PoolError;
-use superblock::{BYTES, Features, MAGIC, Superblock, SuperblockCopy, UPDATE_MAX, VERSIONS};
+use superblock::{
+    BYTES, Features, MAGIC, SWAPPED_DATABASES, Superblock, SuperblockCopy, UPDATE_MAX, VERSIONS,
+};
 
 use crate::corruption::Corruption;
 use crate::key_hash::KeyHash;
@@ -443,6 +445,23 @@ impl<M: Medium> Pool<M> {
         self.update(ctx, |superblock| superblock.root = *root)
     }
 
+    /// As [`Pool::set_root`], for an engine whose words have a mapping of the databases' numbers. With `has_swapped`, that
+    /// mapping is not the identity, and programs that do not know it refuse the pool.
+    pub fn set_root_of_databases(
+        &self,
+        ctx: &mut PersistCtx,
+        root: &PoolRoot,
+        has_swapped: bool,
+    ) -> Result<(), Poisoned> {
+        self.update(ctx, |superblock| {
+            superblock.root = *root;
+            superblock.features.incompat = match has_swapped {
+                true => SWAPPED_DATABASES,
+                false => 0,
+            };
+        })
+    }
+
     /// Returns whether this is a copy of a pool in use, opened with [`CopiedPoolPolicy::Inspect`].
     pub fn is_copy(&self) -> bool {
         self.copied_pool_policy == CopiedPoolPolicy::Inspect
@@ -680,10 +699,11 @@ fn check(superblock: &Superblock) -> Result<u64, PoolError> {
         ro_compat,
         incompat,
     } = superblock.features;
-    if incompat != 0 {
+    let unknown = incompat & !SWAPPED_DATABASES;
+    if unknown != 0 {
         return Err(PoolError::Unknown(format!(
             "the pool uses features that this program does not support: incompatible {}",
-            bits(incompat)
+            bits(unknown)
         )));
     }
     if ro_compat != 0 {

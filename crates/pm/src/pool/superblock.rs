@@ -61,7 +61,7 @@ pub(super) struct Superblock {
     pub(super) in_use_as: Option<FileId>,
 }
 
-/// Feature bits. This program supports none yet and writes none.
+/// Feature bits. This program supports [`SWAPPED_DATABASES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {
     /// A program that does not support one of these bits may read and write the pool.
@@ -71,6 +71,10 @@ pub(super) struct Features {
     /// A program that does not support one of these bits must not open the pool.
     pub(super) incompat: u64,
 }
+
+/// Incompatible feature: the engine's words have a mapping of the databases' numbers. A program that does not know it would
+/// show keys in the wrong databases.
+pub(super) const SWAPPED_DATABASES: u64 = 1;
 
 /// Highest update number. No pool has as many updates, so a copy with a higher number is invalid.
 pub(super) const UPDATE_MAX: u64 = 1 << 62;

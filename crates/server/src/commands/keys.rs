@@ -1,4 +1,4 @@
-//! Commands about keys of any type: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS RANDOMKEY DBSIZE FLUSHALL FLUSHDB.
+//! Commands about keys of any type: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS RANDOMKEY DBSIZE FLUSHALL FLUSHDB SWAPDB.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -8,6 +8,7 @@ use super::context::CommandContext;
 use super::error::{CommandError, NOT_INTEGER, SYNTAX};
 use super::text;
 use super::values::STRING;
+use crate::exec_context::StoreAccess;
 use crate::glob::{LetterCase, matches};
 use crate::protocol::resp::number::parse_i64;
 use crate::protocol::resp::{Args, reply};
@@ -211,9 +212,16 @@ pub(super) fn all_keys(
     wanted: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Option<Vec<Vec<u8>>>, CommandError> {
     let (db, threads) = (ctx.client.db, ctx.shared.threads);
+    let shared = ctx.shared;
     let session = ctx.session()?;
     let (mut all, mut cursor, mut bytes) = (Vec::new(), 0, 0);
+    let mut swaps = shared.swaps(db);
     loop {
+        if shared.swaps(db) != swaps {
+            // Keys from before a swap and from after it are of two databases.
+            all.clear();
+            (swaps, cursor, bytes) = (shared.swaps(db), 0, 0);
+        }
         cursor = session.scan(db, cursor, STRIDE, &mut |key, _| {
             if bytes <= bytes_max && wanted(key) {
                 bytes += key.len() + size_of::<Vec<u8>>();
@@ -338,7 +346,8 @@ pub(super) fn flushdb(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
     Ok(())
 }
 
-/// Deletes every key of the client's database.
+/// Deletes every key of the client's database. The thread of long requests, which executes FLUSHDB, also executes SWAPDB, so
+/// the database is the same all the time.
 fn delete_all(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let db = ctx.client.db;
     let (mut names, mut cursor) = (Vec::new(), 0);
@@ -358,5 +367,30 @@ fn delete_all(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
             return Err(STOPPING);
         }
     }
+    Ok(())
+}
+
+/// Parses an argument of SWAPDB.
+fn swapped_index(word: &[u8], wrong: &'static str) -> Result<i32, CommandError> {
+    let index = parse_i64(word).and_then(|index| i32::try_from(index).ok());
+    index.ok_or(CommandError::Fixed(wrong))
+}
+
+/// `SWAPDB index1 index2`
+pub(super) fn swapdb(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
+    let first = swapped_index(args.at(1), "ERR invalid first DB index")?;
+    let second = swapped_index(args.at(2), "ERR invalid second DB index")?;
+    let [first, second] = [
+        text::database_number(first)?,
+        text::database_number(second)?,
+    ];
+    let StoreAccess::Session(session) = &mut ctx.store else {
+        return Err(CommandError::Fixed(
+            "ERR SWAPDB takes effect for all clients at once, so no script can call it",
+        ));
+    };
+    session.swap_databases(first, second)?;
+    ctx.count_changes(1);
+    reply::ok(ctx.out);
     Ok(())
 }

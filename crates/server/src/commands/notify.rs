@@ -84,7 +84,11 @@ impl CommandContext<'_> {
     pub(super) fn notify_if_expired(&mut self, key: Key<'_>) {
         if (self.thread.records || self.notifies(KeyspaceEvents::EXPIRED))
             && let StoreAccess::Session(session) = &mut self.store
-            && self.shared.threads.expiries().claim(key, session.now_ms())
+            && self
+                .shared
+                .threads
+                .expiries()
+                .claim(self.shared.stored_key(key), session.now_ms())
             && holds_expired(&mut **session, key, ReadView::Pending)
         {
             self.note_expired(key);
@@ -100,6 +104,7 @@ impl CommandContext<'_> {
                 || self.notifies(KeyspaceEvents::EXPIRED) && !self.shared.subscriptions.is_empty())
         {
             let now_ms = self.ops().now_ms();
+            let key = self.shared.stored_key(key);
             self.shared.threads.expiries().note(key, expires_ms, now_ms);
         }
     }

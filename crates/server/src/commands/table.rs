@@ -324,6 +324,11 @@ static ROWS: &[Command] = rows! { 1;
         tips: "request_policy:all_shards response_policy:all_succeeded",
         summary: "Removes every key of this database.",
     }
+    "swapdb" {
+        arity: 3, flags: WRITE | FAST | WALKS,
+        acl: "@keyspace @dangerous", group: "server", since: "4.0.0", run: keys::swapdb,
+        summary: "Exchanges two databases.",
+    }
     "expire" {
         arity: -3, flags: WRITE | FAST, keys: ONE, access: "RW update",
         acl: "@keyspace", group: "generic", since: "1.0.0", run: expiry::expire,

@@ -58,7 +58,12 @@ pub(super) fn database(word: &[u8]) -> Result<u8, CommandError> {
         let text = format!("ERR value is out of range, value must between {low} and {high}");
         return Err(CommandError::Detailed(text.into_bytes()));
     }
-    let db = u8::try_from(index).ok();
+    database_number(index)
+}
+
+/// Returns the database with this number.
+pub(super) fn database_number<I: TryInto<u8>>(index: I) -> Result<u8, CommandError> {
+    let db = index.try_into().ok();
     db.filter(|&db| usize::from(db) < DATABASES)
         .ok_or(CommandError::Fixed("ERR DB index is out of range"))
 }

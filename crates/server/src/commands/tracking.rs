@@ -390,6 +390,7 @@ impl CommandContext<'_> {
             _ => now_ms,
         };
         if expires_ms != 0 {
+            let key = self.shared.stored_key(key);
             self.shared.threads.expiries().note(key, expires_ms, now_ms);
         }
     }

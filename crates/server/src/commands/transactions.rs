@@ -1,7 +1,7 @@
 //! Transactions: MULTI EXEC DISCARD WATCH UNWATCH.
 //!
 //! MULTI queues requests. EXEC runs the queue as one group of the store: isolated, and durable completely or not at
-//! all. WATCH records the version of a key. EXEC compares it inside the group, so no write can come between the
+//! all. WATCH records the version of a key, and how often SWAPDB has moved its database. EXEC compares them inside the group, so no write can come between the
 //! comparison and the group's writes. Marking watchers when another client executes a write, as Redis does, would be
 //! wrong: the write becomes visible later, and a client that watches and reads in between would read the old value and
 //! stay unmarked.
@@ -17,7 +17,7 @@ use farbank_store::{Error, GroupDecision, ReadView};
 use super::acl::check::check;
 use super::context::CommandContext;
 use super::context::command_row::{Command, flag};
-use super::context::transaction::{TransactionQueue, WatchedKeys};
+use super::context::transaction::{TransactionQueue, WatchedKeys, WatchedState};
 use super::error::{CommandError, misconf};
 use super::execute::{check_keys, execute, reject};
 use super::optimistic::{GroupBody, ends_group};
@@ -88,8 +88,11 @@ pub(super) fn watch(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
         if ctx.client.watched.contains(&name) {
             continue;
         }
+        let swaps = ctx.shared.swaps(key.db);
         let version = ctx.ops().meta(key, view)?.map_or(0, |meta| meta.version);
-        ctx.client.watched.insert(name, version);
+        ctx.client
+            .watched
+            .insert(name, WatchedState { version, swaps });
     }
     reply::ok(ctx.out);
     Ok(())
@@ -232,9 +235,10 @@ fn run_group(
         ctx.client.db = db;
         ctx.thread.rewind_effects(effects);
         ctx.thread.timer.restore_inner(&calls);
-        for (key, version) in watched.into_iter().flat_map(WatchedKeys::iter) {
+        for (key, state) in watched.into_iter().flat_map(WatchedKeys::iter) {
             let now = ctx.ops().meta(key, ReadView::Pending)?;
-            if now.map_or(0, |meta| meta.version) != version {
+            let version = now.map_or(0, |meta| meta.version);
+            if state.is_touched(version, ctx.shared.swaps(key.db)) {
                 return Ok(GroupDecision::Abandon);
             }
         }

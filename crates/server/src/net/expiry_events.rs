@@ -60,7 +60,7 @@ impl Scan {
             }
         })?;
         for (bytes, expires_ms) in soon {
-            let key = Key { db, bytes: &bytes };
+            let key = parts.shared.stored_key(Key { db, bytes: &bytes });
             parts.pool.expiries.note(key, expires_ms, now_ms);
         }
         if self.cursor == 0 {
@@ -156,18 +156,25 @@ fn publish_due(parts: &ServerParts<'_>, session: &mut dyn Session) {
     let mut messages = Vec::new();
     while !pool.is_stopping() && !shared.subscriptions.is_full() {
         let now_ms = session.now_ms();
-        let Some((db, bytes)) = pool.expiries.first_due(now_ms) else {
+        let Some((stored, bytes)) = pool.expiries.first_due(now_ms) else {
             break;
         };
-        let key = Key { db, bytes: &bytes };
+        let listed = Key {
+            db: stored,
+            bytes: &bytes,
+        };
+        let key = Key {
+            db: shared.database_map().shown(stored),
+            ..listed
+        };
         if !holds_expired(session, key, ReadView::Durable) {
-            if !pool.expiries.postpone(key, now_ms)
+            if !pool.expiries.postpone(listed, now_ms)
                 && let Ok(Some(meta)) = session.meta(key, ReadView::Durable)
                 && meta.expires_ms > now_ms
             {
-                pool.expiries.note(key, meta.expires_ms, now_ms);
+                pool.expiries.note(listed, meta.expires_ms, now_ms);
             }
-        } else if pool.expiries.claim(key, now_ms) {
+        } else if pool.expiries.claim(listed, now_ms) {
             // A command that replaces the value meanwhile may have claimed the entry first.
             messages.extend(messages_of(shared, KeyspaceEvents::EXPIRED, "expired", key));
         }

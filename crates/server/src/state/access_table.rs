@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use farbank_pm::grow_table::GrowTable;
 use farbank_pm::rng::Rng;
-use farbank_store::Key;
+use farbank_store::{DatabaseMap, Key};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::lock::lock;
@@ -34,7 +34,7 @@ const BYTES_PER_WORD: u64 = 64;
 const WORDS_MIN: u64 = 1 << 20;
 const WORDS_MAX: u64 = 1 << 28;
 
-/// The time, and how frequencies change with it.
+/// The time, how frequencies change with it, and which databases keys are in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccessClock {
     /// Seconds of the server's clock.
@@ -43,6 +43,8 @@ pub(crate) struct AccessClock {
     pub(crate) log_factor: u64,
     /// `lfu-decay-time` in minutes.
     pub(crate) decay_minutes: u64,
+    /// The mapping of the databases' numbers. Uses follow their keys through SWAPDB.
+    pub(crate) databases: DatabaseMap,
 }
 
 /// What is known about the uses of a key.
@@ -102,7 +104,8 @@ impl AccessTable {
     }
 
     #[inline]
-    fn word_of(&self, key: Key<'_>) -> &AtomicU32 {
+    fn word_of(&self, key: Key<'_>, clock: AccessClock) -> &AtomicU32 {
+        let key = clock.databases.stored_key(key);
         let hash = xxh3_64_with_seed(key.bytes, u64::from(key.db));
         self.words.get(hash as usize & (self.len - 1))
     }
@@ -110,7 +113,7 @@ impl AccessTable {
     /// Records a use of `key`. Concurrent uses may count as one.
     #[inline]
     pub(crate) fn note(&self, key: Key<'_>, clock: AccessClock, random: &mut Rng) {
-        let slot = self.word_of(key);
+        let slot = self.word_of(key, clock);
         let old = slot.load(Ordering::Relaxed);
         let frequency = match old {
             0 => NEW_FREQUENCY,
@@ -126,21 +129,21 @@ impl AccessTable {
     }
 
     /// Forgets the uses of `key`, which was deleted.
-    pub(crate) fn forget(&self, key: Key<'_>) {
-        self.word_of(key).store(0, Ordering::Relaxed);
+    pub(crate) fn forget(&self, key: Key<'_>, clock: AccessClock) {
+        self.word_of(key, clock).store(0, Ordering::Relaxed);
     }
 
     /// Sets the uses of `key`, as RESTORE demands it.
     pub(crate) fn set(&self, key: Key<'_>, clock: AccessClock, used: KeyUse) {
         let idle = used.idle_secs.min(u64::from(SECONDS_MASK)) as u32;
         let secs = clock.word_secs().wrapping_sub(idle) & SECONDS_MASK;
-        self.word_of(key)
+        self.word_of(key, clock)
             .store(word(secs, used.frequency), Ordering::Relaxed);
     }
 
     /// Returns the uses of `key`.
     pub(crate) fn of(&self, key: Key<'_>, clock: AccessClock) -> KeyUse {
-        let (secs, frequency) = match self.word_of(key).load(Ordering::Relaxed) {
+        let (secs, frequency) = match self.word_of(key, clock).load(Ordering::Relaxed) {
             0 => (self.since, NEW_FREQUENCY),
             word => (word >> FREQUENCY_BITS, word as u8),
         };
@@ -194,6 +197,7 @@ mod tests {
             secs,
             log_factor: 10,
             decay_minutes: 1,
+            databases: DatabaseMap::default(),
         }
     }
 
@@ -213,7 +217,12 @@ mod tests {
         assert_eq!(table.of(KEY, at(157)), used(7, NEW_FREQUENCY));
         let other = Key { db: 4, ..KEY };
         assert_eq!(table.of(other, at(157)).idle_secs, 57);
-        table.forget(KEY);
+        let swapped = AccessClock {
+            databases: DatabaseMap::default().swapped(3, 4),
+            ..at(157)
+        };
+        assert_eq!(table.of(other, swapped), used(7, NEW_FREQUENCY));
+        table.forget(KEY, at(157));
         assert_eq!(table.of(KEY, at(157)).idle_secs, 57);
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use farbank_pm::{Poisoned, Ticket};
 use farbank_store::{
-    BeforeValue, BeforeValues, ConflictPolicy, GroupDecision, Ops, StoredItem, Value,
+    BeforeValue, BeforeValues, ConflictPolicy, DatabaseMap, GroupDecision, Ops, StoredItem, Value,
 };
 
 use super::*;
@@ -249,6 +249,7 @@ fn run(
         secs: 0,
         log_factor: 10,
         decay_minutes: 1,
+        databases: DatabaseMap::default(),
     };
     let task = EvictionTask {
         policy: policy(name),

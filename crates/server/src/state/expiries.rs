@@ -31,7 +31,7 @@ const ENTRY_BYTES_MAX: usize = 64 << 20;
 /// Bytes of an entry besides the key, with the allocator's overhead.
 const ENTRY_OVERHEAD: usize = 192;
 
-/// Database and key.
+/// Stored database and key. SWAPDB does not change the name of a key here.
 type Name = (u8, Arc<[u8]>);
 
 /// When a key expires, and when the thread looks at it.

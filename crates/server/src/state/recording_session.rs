@@ -212,6 +212,10 @@ impl Session for RecordingSession<'_> {
         flushed
     }
 
+    fn swap_databases(&mut self, first: u8, second: u8) -> Result<(), Error> {
+        self.inner.swap_databases(first, second)
+    }
+
     fn commit(&mut self) -> Result<Ticket, Error> {
         self.inner.commit()
     }

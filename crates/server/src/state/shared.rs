@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use farbank_pm::Poisoned;
-use farbank_store::{Key, Store};
+use farbank_store::{DatabaseMap, Key, Store};
 
 use super::access_table::{AccessClock, AccessTable, SharedAccessTable};
 use super::acl_log::AclLog;
@@ -88,13 +88,14 @@ impl ServerShared<'_> {
         }
     }
 
-    /// The time and the settings with which uses of keys are recorded.
+    /// The time, the settings and the mapping of databases with which uses of keys are recorded.
     pub(crate) fn access_clock(&self) -> AccessClock {
         let get = |setting: &AtomicU64| setting.load(Ordering::Relaxed);
         AccessClock {
             secs: self.clock_ms() / 1000,
             log_factor: get(&self.settings.lfu_log_factor),
             decay_minutes: get(&self.settings.lfu_decay_minutes),
+            databases: self.database_map(),
         }
     }
 
@@ -112,6 +113,23 @@ impl ServerShared<'_> {
             true => self.access.current(),
             false => None,
         }
+    }
+
+    /// Returns `key` with the stored number of its database, which follows the key through every SWAPDB.
+    pub(crate) fn stored_key<'k>(&self, key: Key<'k>) -> Key<'k> {
+        self.database_map().stored_key(key)
+    }
+
+    /// Returns the mapping of the databases' numbers.
+    pub(crate) fn database_map(&self) -> DatabaseMap {
+        let databases = self.store.databases();
+        databases.map_or_else(DatabaseMap::default, |databases| databases.view().map)
+    }
+
+    /// Returns how often SWAPDB has exchanged database `db` with another one.
+    pub(crate) fn swaps(&self, db: u8) -> u64 {
+        let databases = self.store.databases();
+        databases.map_or(0, |databases| databases.swaps(db))
     }
 
     /// Most bytes of a memcached item: the configured limit, or the store's if that is lower.

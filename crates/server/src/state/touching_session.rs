@@ -82,7 +82,7 @@ impl Ops for TouchingOps<'_, '_> {
 
     fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
         let existed = self.inner.delete(key)?;
-        self.uses.table.forget(key);
+        self.uses.table.forget(key, self.uses.clock);
         Ok(existed)
     }
 
@@ -227,6 +227,10 @@ impl Session for TouchingSession<'_> {
 
     fn flush_all(&mut self) -> Result<(), Error> {
         self.inner.flush_all()
+    }
+
+    fn swap_databases(&mut self, first: u8, second: u8) -> Result<(), Error> {
+        self.inner.swap_databases(first, second)
     }
 
     fn commit(&mut self) -> Result<Ticket, Error> {

@@ -27,6 +27,7 @@ mod protected;
 mod pubsub;
 mod saves;
 mod scripts;
+mod swaps;
 mod tls;
 mod tracking;
 mod transactions;

@@ -12,8 +12,8 @@ use farbank_pm::sync::ignore_poison;
 use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
 use farbank_store::{
     Absence, Backup, BeforeValue, BeforeValues, ConflictPolicy, DATABASES, Error, GetStep,
-    GroupDecision, Key, OpenReport, Ops, ReadView, Session, Stats, Store, StoredItem,
-    UpdateDecision, Value, ValueMeta,
+    GroupDecision, Key, OpenReport, Ops, ReadView, Session, SharedDatabaseMap, Stats, Store,
+    StoredItem, UpdateDecision, Value, ValueMeta,
 };
 
 pub(crate) type Name = (u8, Vec<u8>);
@@ -138,6 +138,7 @@ pub(crate) struct Inner {
     pub(crate) opened: Condvar,
     /// The store's time in milliseconds since 1970; 0 means the real clock.
     pub(crate) clock_ms: AtomicU64,
+    databases: SharedDatabaseMap,
 }
 
 impl Inner {
@@ -191,6 +192,7 @@ impl Volatile {
             gate: Mutex::default(),
             opened: Condvar::new(),
             clock_ms: AtomicU64::new(0),
+            databases: SharedDatabaseMap::default(),
         };
         let caps = Caps {
             kind: Kind::Dram,
@@ -241,6 +243,10 @@ impl Store for Volatile {
 
     fn opened(&self) -> &OpenReport {
         &self.opened
+    }
+
+    fn databases(&self) -> Option<&SharedDatabaseMap> {
+        Some(&self.inner.databases)
     }
 
     fn backup(&self) -> Result<Box<dyn Backup>, Error> {
@@ -590,6 +596,35 @@ impl Session for Door {
         for name in names {
             let written = state.record(&name, None);
             state.apply(vec![(name, written)]);
+        }
+        Ok(())
+    }
+
+    /// Exchanges the keys themselves, once all sessions' writes are visible.
+    fn swap_databases(&mut self, first: u8, second: u8) -> Result<(), Error> {
+        let ticket = self.commit()?;
+        self.wait(ticket)?;
+        let mut state = loop {
+            let state = self.inner.state();
+            if state.unturned.is_empty() {
+                break state;
+            }
+            drop(state);
+            std::thread::yield_now();
+        };
+        let State {
+            visible, newest, ..
+        } = &mut *state;
+        for keys in [visible, newest] {
+            let rename = |((db, bytes), written)| match db {
+                db if db == first => ((second, bytes), written),
+                db if db == second => ((first, bytes), written),
+                db => ((db, bytes), written),
+            };
+            *keys = std::mem::take(keys).into_iter().map(rename).collect();
+        }
+        if first != second {
+            self.inner.databases.swap(first, second);
         }
         Ok(())
     }

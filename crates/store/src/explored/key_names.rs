@@ -1,34 +1,39 @@
 //! Mapping between the explorers' key numbers and keys of a store, of several lengths and in several databases.
 
 use farbank_check::Violation;
-use farbank_check::target::Value;
+use farbank_check::target::{DATABASES as NUMBERED, Value};
 
 use crate::Key;
 
 /// Databases of the keys, in turn.
-const DATABASES: [u8; 3] = [0, 5, 15];
+const DATABASES: [u8; NUMBERED as usize] = [0, 5, 15];
 /// Lengths of the keys in bytes, in turn. [`EMPTY`] is an exception.
 const LENGTHS: [usize; 4] = [8, 1, 41, 17];
-/// Number of the empty key.
-const EMPTY: u64 = 7;
+/// Number of the empty name.
+const EMPTY: u8 = 2;
 
-/// A key of the store, for a key number.
+/// A key of the store, for a key number. Keys of three databases have the same name, so that databases can be exchanged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct KeyName {
     db: u8,
     bytes: Vec<u8>,
 }
 
+/// Returns the database of the store for a database of the explorers.
+pub(super) fn database(number: u64) -> u8 {
+    DATABASES[number as usize]
+}
+
 impl KeyName {
     /// Returns the key with the number `key`, which is below 256.
     pub(super) fn of(key: u64) -> KeyName {
-        let first = u8::try_from(key).expect("an explorer has few keys");
-        let mut bytes = vec![first; LENGTHS[key as usize % LENGTHS.len()]];
-        if key == EMPTY {
+        let name = u8::try_from(key / NUMBERED).expect("an explorer has few keys");
+        let mut bytes = vec![name; LENGTHS[usize::from(name) % LENGTHS.len()]];
+        if name == EMPTY {
             bytes.clear();
         }
         KeyName {
-            db: DATABASES[key as usize % DATABASES.len()],
+            db: database(key % NUMBERED),
             bytes,
         }
     }
@@ -38,14 +43,15 @@ impl KeyName {
     /// # Errors
     /// If no number has this key.
     pub(super) fn key_of(db: u8, bytes: Vec<u8>) -> Result<u64, Violation> {
-        let key = bytes.first().map_or(EMPTY, |first| u64::from(*first));
+        let name = u64::from(bytes.first().copied().unwrap_or(EMPTY));
+        let number = DATABASES.iter().position(|known| *known == db);
+        let key = number.map(|number| name * NUMBERED + number as u64);
         let found = KeyName { db, bytes };
-        match KeyName::of(key) == found {
-            true => Ok(key),
-            false => Err(Violation::new(format!(
+        key.filter(|key| KeyName::of(*key) == found).ok_or_else(|| {
+            Violation::new(format!(
                 "the store has a key that was never written: {found:?}"
-            ))),
-        }
+            ))
+        })
     }
 
     /// Returns the databases of all keys.

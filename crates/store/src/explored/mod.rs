@@ -129,6 +129,11 @@ impl SessionClient {
             TargetOp::Update { key, change } => self.update(*key, *change),
             TargetOp::Get { key, view } => self.get(*key, *view),
             TargetOp::FlushAll => answer(self.session.flush_all().map(|()| OpAnswer::Done)),
+            TargetOp::Swap { first, second } => {
+                let [first, second] = [*first, *second].map(names::database);
+                let swapped = self.session.swap_databases(first, second);
+                answer(swapped.map(|()| OpAnswer::Done))
+            }
         }
     }
 

@@ -94,7 +94,7 @@ fn explained(calls: &[KeyCall], start: Option<u64>) -> bool {
     let mut ends = vec![None, start];
     ends.extend(calls.iter().filter_map(|call| match call.act {
         CallEffect::Write(to) | CallEffect::Update(_, to) => Some(to),
-        CallEffect::Read(_) | CallEffect::Remove(_) => None,
+        CallEffect::Read(_) | CallEffect::Remove(_) | CallEffect::Take(_) => None,
     }));
     ends.iter().any(|end| linearizable(calls, start, *end))
 }

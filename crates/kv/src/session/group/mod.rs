@@ -51,7 +51,7 @@ use crate::format::record::{ALIGN, RecordHeader, RecordType, body_crc};
 use crate::format::segment::SegmentState;
 use crate::pending::stripe::{KeyRef, LockedStripe, PendingWrite};
 use crate::segments::records::EntryLocation;
-use crate::session::{KvSession, NewRecord, NewestValue, header_of, supersede};
+use crate::session::{KvSession, NewRecord, NewestValue, header_of, supersede, version_of};
 use farbank_store::{
     BeforeValue, Error, GroupDecision, Key, Ops, ReadView, StoredItem, UpdateDecision, Value,
     ValueMeta,
@@ -90,6 +90,8 @@ enum GroupRetry {
     AddKeys(Vec<KeyRef>, Ticket),
     /// The groups that were read must be durable: another session has not drained its write of a key that KV-GROUP-6 added.
     WaitForGroups,
+    /// Writes must not be held, and the keys must be translated again (KV-SWAP-2).
+    Swap,
 }
 
 impl<M: Medium> KvSession<M> {
@@ -115,7 +117,8 @@ impl<M: Medium> KvSession<M> {
             }
             self.pin();
             let taken_keys = taken.iter().map(|(db, bytes)| Key { db: *db, bytes });
-            let all: Vec<Key<'_>> = keys.iter().copied().chain(taken_keys).collect();
+            let named = self.stored_keys(keys);
+            let all: Vec<Key<'_>> = named.iter().copied().chain(taken_keys).collect();
             match self.try_group(&engine, class, &all, keys.len(), body)? {
                 Ok(verdict) => return Ok(verdict),
                 Err(GroupRetry::Foreign(hash)) => self.wait_for_other(hash)?,
@@ -129,6 +132,7 @@ impl<M: Medium> KvSession<M> {
                     self.settle_all(relied)?;
                     taken.clear();
                 }
+                Err(GroupRetry::Swap) => self.wait_for_swap()?,
             }
         }
     }
@@ -155,6 +159,9 @@ impl<M: Medium> KvSession<M> {
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<GroupDecision, Error>,
     ) -> Result<Result<GroupDecision, GroupRetry>, Error> {
         let mut locks = lock_all(engine, keys);
+        if self.is_held_back() {
+            return Ok(Err(GroupRetry::Swap));
+        }
         let mut slots: Vec<GroupKey> = Vec::with_capacity(keys.len());
         let mut by_key = HashMap::with_capacity(keys.len());
         for (number, key) in keys.iter().enumerate() {
@@ -344,10 +351,12 @@ impl<M: Medium> KvSession<M> {
             })?;
             Ok(GroupDecision::Apply)
         })?;
+        // While the group is staged, no swap changes the mapping (KV-SWAP-1).
+        let key = self.view.map.stored_key(key);
         let hash = self.engine.geometry().hash(key.db, key.bytes);
         let newest = self.newest(&self.engine.stripe(hash).lock(), hash, key);
         Ok(match newest {
-            NewestValue::Staged(own) if is_put => own.seq,
+            NewestValue::Staged(own) if is_put => version_of(own.seq, key.db),
             _ => kept,
         })
     }
@@ -562,7 +571,8 @@ fn draft_of<'a>(key: Key<'a>, change: &'a UpdateDecision) -> NewRecord<'a> {
 
 impl<M: Medium> GroupOps<'_, M> {
     fn slot(&self, key: Key<'_>) -> Result<usize, Error> {
-        let named = self.by_key.get(&(key.db, key.bytes.to_vec()));
+        let stored = self.worker.view.map.stored(key.db);
+        let named = self.by_key.get(&(stored, key.bytes.to_vec()));
         named.copied().ok_or(Error::NotInGroup)
     }
 

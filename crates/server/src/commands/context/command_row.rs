@@ -113,7 +113,7 @@ pub(in crate::commands) mod flag {
     pub(in crate::commands) const GROUPED: u32 = 1 << 17;
     /// Its reply reveals data it read, although it has no READONLY flag.
     pub(in crate::commands) const READS: u32 = 1 << 18;
-    /// Visits all keys, or waits for another server: always a long request.
+    /// Visits all keys, or waits for another server or for all sessions: always a long request.
     pub(in crate::commands) const WALKS: u32 = 1 << 19;
     /// Long for some arguments (see `long`).
     pub(in crate::commands) const MAY_WALK: u32 = 1 << 20;

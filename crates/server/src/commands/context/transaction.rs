@@ -107,10 +107,27 @@ fn key_elsewhere<'a>(command: &Command, args: Args<'a>) -> Option<Key<'a>> {
     Some(Key { db, bytes })
 }
 
-/// Watched keys: their versions when they were first watched, 0 for a key that was absent.
+/// A key's state when it was first watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::commands) struct WatchedState {
+    /// Its version; 0 if it was absent.
+    pub(in crate::commands) version: u64,
+    /// How often SWAPDB had moved its database.
+    pub(in crate::commands) swaps: u64,
+}
+
+impl WatchedState {
+    /// Whether EXEC fails, if the key has this version now and its database was moved so often. Like Redis, SWAPDB touches a
+    /// key that exists, also if a second SWAPDB brings it back.
+    pub(in crate::commands) fn is_touched(&self, version: u64, swaps: u64) -> bool {
+        self.version != version || version != 0 && self.swaps != swaps
+    }
+}
+
+/// Watched keys, with their states when they were first watched.
 #[derive(Default)]
 pub(in crate::commands) struct WatchedKeys {
-    versions: HashMap<(u8, Vec<u8>), u64>,
+    states: HashMap<(u8, Vec<u8>), WatchedState>,
     /// Bytes of all key names.
     name_bytes: usize,
 }
@@ -118,25 +135,25 @@ pub(in crate::commands) struct WatchedKeys {
 impl WatchedKeys {
     /// Number of watched keys.
     pub(in crate::commands) fn len(&self) -> usize {
-        self.versions.len()
+        self.states.len()
     }
 
     /// Bytes of memory that the watched keys use.
     pub(in crate::commands) fn bytes(&self) -> usize {
         /// Bytes that the hash table uses for a key besides its name, with the allocator's overhead.
-        const ENTRY_BYTES: usize = 2 * size_of::<((u8, Vec<u8>), u64)>();
-        self.name_bytes + self.versions.len() * ENTRY_BYTES
+        const ENTRY_BYTES: usize = 2 * size_of::<((u8, Vec<u8>), WatchedState)>();
+        self.name_bytes + self.states.len() * ENTRY_BYTES
     }
 
     /// Whether the key `name`, with its database, is watched.
     pub(in crate::commands) fn contains(&self, name: &(u8, Vec<u8>)) -> bool {
-        self.versions.contains_key(name)
+        self.states.contains_key(name)
     }
 
     /// Adds a key, with its database, that is not watched.
-    pub(in crate::commands) fn insert(&mut self, name: (u8, Vec<u8>), version: u64) {
+    pub(in crate::commands) fn insert(&mut self, name: (u8, Vec<u8>), state: WatchedState) {
         self.name_bytes += name.1.len();
-        self.versions.insert(name, version);
+        self.states.insert(name, state);
     }
 
     /// Removes all watched keys.
@@ -144,11 +161,11 @@ impl WatchedKeys {
         *self = WatchedKeys::default();
     }
 
-    /// The keys and their versions.
-    pub(in crate::commands) fn iter(&self) -> impl Iterator<Item = (Key<'_>, u64)> {
-        self.versions.iter().map(|((db, bytes), version)| {
+    /// The keys and their states.
+    pub(in crate::commands) fn iter(&self) -> impl Iterator<Item = (Key<'_>, WatchedState)> {
+        self.states.iter().map(|((db, bytes), state)| {
             let key = Key { db: *db, bytes };
-            (key, *version)
+            (key, *state)
         })
     }
 }
