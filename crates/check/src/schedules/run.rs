@@ -247,7 +247,8 @@ impl SeedSchedules {
         let mut subject = shared.into_subject();
         let left = subject.contents().and_then(|left| {
             subject.check()?;
-            record.explain(&left).map_err(|complaint| complaint.what)
+            let explained = record.explain(&left);
+            explained.map_err(|complaint| Violation::new(complaint.what))
         });
         left.map_err(wrong)?;
         drop(subject);
@@ -281,7 +282,7 @@ impl SeedSchedules {
             number,
             persistency: self.programs.persistency,
             crash,
-            what: found.what,
+            what: found.what.into(),
             history: found.record.lines().to_vec(),
             survivors,
             command: self.config.command(self.target.name(), self.seed, number),
@@ -434,7 +435,10 @@ impl ScheduleCrashes<'_> {
             let shown = self.show(crash, &cut);
             let explained = match &*shown {
                 Err(what) => Err(what.clone()),
-                Ok(shown) => record.explain(shown).map_err(|complaint| complaint.what),
+                Ok(shown) => {
+                    let explained = record.explain(shown);
+                    explained.map_err(|complaint| Violation::new(complaint.what))
+                }
             };
             explained.map_err(|what| FoundViolation {
                 crash: Some((crash.clone(), cut.clone())),

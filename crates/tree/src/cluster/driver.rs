@@ -12,13 +12,13 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
 use farbank_fabric::shm::ShmSettings;
 use farbank_fabric::tcp::{Reactor, WaitMode};
-use farbank_pm::sync::lock;
+use farbank_pm::sync::ignore_poison;
 
 use super::session::{Session, SharedSession};
 use super::{ClusterError, ClusterStats};
@@ -42,7 +42,7 @@ struct JobQueue(Mutex<QueueState>);
 impl JobQueue {
     // No holder of the lock panics.
     fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        ignore_poison(self.0.lock())
     }
 
     /// Adds a job, unless the queue is closed. Wakes the first thread that waits.
@@ -115,7 +115,7 @@ impl DriverState {
         }
         *own = None;
         // Other threads that need a session wait for this one.
-        let mut newest = lock(&self.shared.session);
+        let mut newest = ignore_poison(self.shared.session.lock());
         let usable = newest.take().filter(|session| !session.is_broken());
         let joined = usable.and_then(|session| Session::join(&self.reactor, &session));
         let session = match joined {
@@ -129,17 +129,18 @@ impl DriverState {
 
     /// Adds to the statistics.
     pub(super) fn count(&self, add: impl FnOnce(&mut ClusterStats)) {
-        add(&mut lock(&self.shared.stats));
+        let mut stats = ignore_poison(self.shared.stats.lock());
+        add(&mut stats);
     }
 
     /// Returns the statistics.
     pub(super) fn stats(&self) -> ClusterStats {
-        *lock(&self.shared.stats)
+        *ignore_poison(self.shared.stats.lock())
     }
 
     /// Leaves the epoch, if nothing of it can be under way. The other threads have ended.
     async fn close(&self) {
-        let has_session = lock(&self.shared.session)
+        let has_session = ignore_poison(self.shared.session.lock())
             .as_ref()
             .is_some_and(|session| !session.is_broken());
         if !has_session {
