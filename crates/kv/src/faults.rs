@@ -261,7 +261,13 @@ pub(crate) const IN_CHECKPOINTS: [NamedFault; 9] = [
 ];
 
 /// Faults that show only with several threads.
-pub(crate) const IN_THREADS: [NamedFault; 6] = [
+pub(crate) const IN_THREADS: [NamedFault; 7] = [
+    NamedFault {
+        name: "kv.cached_during_group",
+        description: "the read cache answers while a group is being published",
+        source: "invariant KV-CACHE-5 of read_cache.rs",
+        shows_in: None,
+    },
     NamedFault {
         name: "kv.swap_unseen_by_writes",
         description: "a write is staged although SWAPDB has moved its database since its key was translated",

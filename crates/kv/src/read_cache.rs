@@ -31,6 +31,8 @@
 //!     look.
 //! KV-CACHE-4  The cache holds only records in the index, hence only durable ones. A reader that may have to see a listed
 //!     write does not use the cache.
+//! KV-CACHE-5  A reader does not use the cache while a group is being published: an update may have seen one member, and the
+//!     slot of another may still hold the value before the group.
 
 use farbank_pm::Off;
 use farbank_pm::fault;

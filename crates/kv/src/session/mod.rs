@@ -614,6 +614,9 @@ impl<M: Medium> KvSession<M> {
                 Some(Err(Error::Damaged(_))) if damage_is_content => Some(ValueMeta::default()),
                 Some(Err(error)) => return Err(error),
             };
+            if !self.is_same_mapping() {
+                continue; // KV-SWAP-3
+            }
             let change = decide(meta.map(|meta| StoredItem {
                 bytes: &bytes,
                 meta,

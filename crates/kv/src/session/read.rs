@@ -357,21 +357,25 @@ impl<M: Medium> KvSession<M> {
         if self.looks_at_lists(view) && !engine.stripe(hash).is_quiet() {
             return None; // KV-CACHE-4
         }
+        let ignores_groups = fault!("kv.cached_during_group");
+        let groups = (!ignores_groups).then(|| engine.pending.group_version());
         let Some(held) = engine.read_cache.find(hash, key) else {
             count_one(&self.shared.cache_misses);
             engine.read_cache.fetch_asked(hash);
             return None;
         };
-        if engine.is_expired(held.raw.expires_ms(), held.raw.seq()) {
-            return Some(false);
-        }
         let start = out.len();
-        if head(&held.raw.meta(), out) {
+        let is_expired = engine.is_expired(held.raw.expires_ms(), held.raw.seq());
+        if !is_expired && head(&held.raw.meta(), out) {
             held.append(out);
         }
-        if !held.still_holds() {
+        let is_whole = groups.is_none_or(|from| engine.pending.is_group_version(from));
+        if !is_whole || !held.still_holds() {
             out.truncate(start);
-            return None;
+            return None; // KV-CACHE-5
+        }
+        if is_expired {
+            return Some(false);
         }
         count_one(&self.shared.cache_hits);
         Some(true)
