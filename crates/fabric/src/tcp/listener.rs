@@ -140,6 +140,8 @@ fn accept_all<M: Medium>(
                         FrameStream::new(stream, HANDSHAKE_TIMEOUT),
                         &settings,
                     );
+                    // The stop waits for the socket, and its caller may open the medium again.
+                    drop(node);
                     drop(socket);
                 };
                 let thread = thread::Builder::new().name("farbank-verbs".into());

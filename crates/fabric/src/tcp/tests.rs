@@ -2,7 +2,8 @@
 
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use farbank_pm::media::Mapped;
 
@@ -24,10 +25,17 @@ fn key() -> SharedKey {
     SharedKey::new(*b"a key for tests only").unwrap()
 }
 
-fn server() -> TcpServer {
+fn node() -> Arc<MemoryNode<Mapped>> {
     let medium = Mapped::anonymous(4 << 20).unwrap();
     let memory = WordMemory::open(medium, MemorySettings::new(0), 1).unwrap();
-    let node = Arc::new(MemoryNode::new(memory, LeaseSettings::default()));
+    Arc::new(MemoryNode::new(memory, LeaseSettings::default()))
+}
+
+fn server() -> TcpServer {
+    server_of(node())
+}
+
+fn server_of(node: Arc<MemoryNode<Mapped>>) -> TcpServer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     TcpServer::start(listener, node, TcpServerSettings::new(key())).unwrap()
 }
@@ -193,4 +201,37 @@ fn a_client_without_an_epoch_can_only_join() {
         let failure = decode_failure(&body).unwrap();
         assert!(matches!(failure, Failure::Fenced | Failure::Unavailable));
     }
+}
+
+/// A connection's thread that releases the memory after the server has ended makes the next open of the file fail. The
+/// busy threads let the scheduler interrupt such a thread in between.
+#[test]
+fn no_thread_of_a_stopped_server_has_its_memory() {
+    let (done, started) = (AtomicBool::new(false), Instant::now());
+    let busy = || {
+        while !done.load(Ordering::Relaxed) && started.elapsed() < TIMEOUT {
+            std::hint::spin_loop();
+        }
+    };
+    let owners = std::thread::scope(|scope| {
+        (0..4).for_each(|_| drop(scope.spawn(busy)));
+        let owners = (0..8).map(|_| owners_after_stop()).max();
+        done.store(true, Ordering::Relaxed);
+        owners
+    });
+    assert_eq!(owners, Some(0));
+}
+
+/// Stops a server that has connections. Returns the number of owners of its memory.
+fn owners_after_stop() -> usize {
+    let node = node();
+    let owners = Arc::downgrade(&node);
+    let server = server_of(node);
+    let epoch = join(server.address());
+    let dial = |thread| dial_as(server.address(), epoch, (7, thread), 1);
+    let streams: Vec<_> = (0..32).map(|thread| dial(thread).unwrap()).collect();
+    drop(server);
+    let left = owners.strong_count();
+    drop(streams);
+    left
 }
