@@ -215,7 +215,7 @@ fn no_thread_of_a_stopped_server_has_its_memory() {
     };
     let owners = std::thread::scope(|scope| {
         (0..4).for_each(|_| drop(scope.spawn(busy)));
-        let owners = (0..8).map(|_| owners_after_stop()).max();
+        let owners = (0..16).map(|_| owners_after_stop()).max();
         done.store(true, Ordering::Relaxed);
         owners
     });
