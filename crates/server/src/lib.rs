@@ -66,10 +66,10 @@ pub use commands::config::is_settable as is_settable_parameter;
 pub use commands::config_aliases::name_of_alias as parameter_of_alias;
 pub use commands::start_users::{DefaultUser, default_user};
 pub use commands::table::has_command;
-pub use config_lines::quoted as quoted_word;
+pub use config_lines::bind_words;
 pub use keyspace_events::{KeyspaceEvents, UnknownEventClass};
 pub use net::listener::{BindError, Server, ServerHandle};
-pub use protocol::resp::parse::words_of as split_words;
+pub use protocol::resp::parse::{quoted as quoted_word, words_of as split_words};
 pub use protocol::{memcached, resp};
 pub use settings::{
     ClientsMemory, ConfigFile, Endpoint, LiveParameter, Password, ProtectedActions, REDIS_VERSION,

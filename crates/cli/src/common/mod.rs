@@ -29,5 +29,12 @@ pub(crate) mod progress;
 pub(crate) mod redis_conf;
 pub(crate) mod size;
 
+use std::path::{Path, PathBuf};
+
 pub(crate) use failure::Failure;
 pub(crate) use key_file::read_key;
+
+/// Returns `path` from the root on. It stays as it is if the working folder is unknown.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}

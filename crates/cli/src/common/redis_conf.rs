@@ -16,9 +16,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use farbank_server::bind_words;
 use farbank_store::DATABASES;
 
-use crate::common::{Failure, options_file::objection};
+use crate::common::{Failure, absolute, options_file::objection};
 
 /// What a directive means here.
 #[derive(PartialEq, Eq, Debug)]
@@ -72,18 +73,13 @@ const PATHS: [&str; 5] = [
     "tls-ca-cert-file",
 ];
 
-/// Addresses of `bind`, which may also be the words of one value. Redis does not fail if an address with `-` is not
-/// available, so these are left out.
+/// Addresses of `bind`, which may also be the words of one value.
 fn addresses(values: &[Vec<u8>]) -> OsString {
     let words = values
         .iter()
-        .flat_map(|value| value.split(|&byte| byte == b' '));
-    let known = words.filter(|word| !word.is_empty() && !word.starts_with(b"-"));
-    let address = |address: &[u8]| match address {
-        b"*" => b"0.0.0.0".to_vec(),
-        other => other.to_vec(),
-    };
-    OsString::from_vec(known.map(address).collect::<Vec<_>>().join(&b','))
+        .flat_map(|value| value.split(|&byte| byte == b' '))
+        .filter(|word| !word.is_empty());
+    OsString::from_vec(bind_words(words).collect::<Vec<_>>().join(&b','))
 }
 
 /// What a directive with these values means.
@@ -207,7 +203,7 @@ impl ConfDirectives {
             .map_err(|e| Failure::Usage(format!("{shown}: cannot read the file: {e}")))?;
         self.add_lines(&text, &shown)?;
         let mut option = OsString::from("--redis-conf=");
-        option.push(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+        option.push(absolute(path));
         self.options.push(option);
         Ok(())
     }

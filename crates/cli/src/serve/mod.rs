@@ -37,7 +37,7 @@ use tracing::level_filters::LevelFilter;
 use crate::common::choice::{described, one_of};
 use crate::common::json_lines::{LogFormat, start_log};
 use crate::common::place::{PoolPlace, StoreEngine, functions_file, not_opened, refused, warn};
-use crate::common::{Failure, size};
+use crate::common::{Failure, absolute, size};
 
 const EXAMPLES: &str = "\
 SIGTERM, SIGINT, SIGQUIT and SIGUSR1 stop the server: it closes the pool and exits with status 0. A second signal ends
@@ -435,7 +435,7 @@ impl ServeArgs {
     }
 
     fn options(&self) -> ServerOptions {
-        let pool = std::path::absolute(&self.pool).unwrap_or_else(|_| self.pool.clone());
+        let pool = absolute(&self.pool);
         ServerOptions {
             workers: self.workers,
             clients_max: self.maxclients,

@@ -28,8 +28,8 @@ use super::config_tls;
 use super::context::CommandContext;
 use super::context::command_table::CommandTable;
 use super::error::CommandError;
-use crate::config_lines::{ConfigLines, NewLine, memory, quoted};
-use crate::protocol::resp::parse::words_of;
+use crate::config_lines::{ConfigLines, NewLine, bind_words, memory};
+use crate::protocol::resp::parse::{quoted, words_of};
 use crate::protocol::resp::{Args, reply};
 use crate::settings::{ConfigFile, LiveSettings, ServerOptions, WireProtocol};
 use crate::state::durable_file::{FileAccess, replace_file};
@@ -314,12 +314,9 @@ fn set_bind(lines: &mut ConfigLines, shared: &ServerShared<'_>, default: &[IpAdd
 
 /// The addresses of the words of `bind`, without those that may be missing.
 fn bind_addresses(words: &[Vec<u8>]) -> Option<Vec<IpAddr>> {
-    let words = words.iter().filter(|word| !word.starts_with(b"-"));
-    let address = |word: &Vec<u8>| match word.as_slice() {
-        b"*" => Some(IpAddr::from([0, 0, 0, 0])),
-        other => std::str::from_utf8(other).ok()?.parse().ok(),
-    };
-    words.map(address).collect()
+    bind_words(words.iter().map(Vec::as_slice))
+        .map(|word| std::str::from_utf8(word).ok()?.parse().ok())
+        .collect()
 }
 
 /// Sets the folder of backups, which is that of the pool unless `pool` names another one.

@@ -12,6 +12,7 @@ use super::context::CommandContext;
 use super::context::command_row::{Command, flag};
 use super::error::CommandError;
 use super::redact::redacted;
+use crate::protocol::resp::parse::quoted;
 use crate::protocol::resp::{Args, reply};
 use crate::state::messages::SubscriptionKind;
 
@@ -99,9 +100,8 @@ fn line(db: u8, source: &str, command: &Command, args: Args<'_>) -> String {
         }
         let arg = redacted(command, args, at);
         let shown = &arg[..arg.len().min(ARG_BYTES_MAX)];
-        line.push_str(" \"");
-        shown.iter().for_each(|&byte| append_byte(&mut line, byte));
-        line.push('"');
+        line.push(' ');
+        line.extend(quoted(shown).into_iter().map(char::from));
         if shown.len() < arg.len() {
             append(
                 &mut line,
@@ -115,18 +115,4 @@ fn line(db: u8, source: &str, command: &Command, args: Args<'_>) -> String {
 fn append(line: &mut String, text: std::fmt::Arguments<'_>) {
     let written = line.write_fmt(text);
     debug_assert!(written.is_ok(), "writing to a String cannot fail");
-}
-
-/// Appends a byte of a quoted argument, escaped as in Redis.
-fn append_byte(line: &mut String, byte: u8) {
-    match byte {
-        b'\\' | b'"' => line.extend(['\\', char::from(byte)]),
-        b'\n' => line.push_str("\\n"),
-        b'\r' => line.push_str("\\r"),
-        b'\t' => line.push_str("\\t"),
-        7 => line.push_str("\\a"),
-        8 => line.push_str("\\b"),
-        b' '..=b'~' => line.push(char::from(byte)),
-        _ => append(line, format_args!("\\x{byte:02x}")),
-    }
 }

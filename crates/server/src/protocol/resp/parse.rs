@@ -647,6 +647,26 @@ pub fn words_of(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(spans.iter().map(word).collect())
 }
 
+/// A word in double quotes, with Redis's escapes: [`words_of`] reads it as `word`.
+#[must_use]
+pub fn quoted(word: &[u8]) -> Vec<u8> {
+    let mut quoted = vec![b'"'];
+    for &byte in word {
+        match byte {
+            b'\\' | b'"' => quoted.extend_from_slice(&[b'\\', byte]),
+            b'\n' => quoted.extend_from_slice(b"\\n"),
+            b'\r' => quoted.extend_from_slice(b"\\r"),
+            b'\t' => quoted.extend_from_slice(b"\\t"),
+            0x07 => quoted.extend_from_slice(b"\\a"),
+            0x08 => quoted.extend_from_slice(b"\\b"),
+            b' '..=b'~' => quoted.push(byte),
+            _ => quoted.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+        }
+    }
+    quoted.push(b'"');
+    quoted
+}
+
 /// Appends the first word of `text`, unquoted. Returns the text after it.
 fn word<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     while let [first, rest @ ..] = text {

@@ -209,3 +209,12 @@ fn many_queued_requests_use_little_more_memory_than_their_bytes() {
         kept.bytes()
     );
 }
+
+#[test]
+fn quoted_words_are_read_back() {
+    assert_eq!(quoted(b"a b"), b"\"a b\"");
+    assert_eq!(quoted(b"\\\"\n\x07\xff\0"), b"\"\\\\\\\"\\n\\a\\xff\\x00\"");
+    let all: Vec<u8> = (0..=255).collect();
+    assert_eq!(words_of(&quoted(&all)), Some(vec![all]));
+    assert_eq!(words_of(&quoted(b"")), Some(vec![vec![]]));
+}
