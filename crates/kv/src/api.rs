@@ -309,7 +309,9 @@ impl<M: Medium> Store for Kv<M> {
             persistence += cleaner.counters();
         }
         Stats {
-            keys: engine.keys_of_databases(),
+            keys: engine.under_one_mapping(|map| {
+                std::array::from_fn(|db| engine.keys_under(map, db as u8))
+            }),
             expired_keys: engine.counters.expired.load(Relaxed),
             damaged_records: engine.counters.damaged.load(Relaxed),
             index_bytes: engine.index.bytes(),

@@ -88,8 +88,7 @@ impl<M: Medium> KvBackup<M> {
             engine.backup.begin(moment);
             engine.databases.map.view().map
         };
-        let keys_of = |db| engine.sessions.keys(usize::from(map.stored(db as u8)));
-        let keys = std::array::from_fn(keys_of);
+        let keys = std::array::from_fn(|db| engine.keys_under(map, db as u8));
         Ok(KvBackup {
             engine,
             slots,

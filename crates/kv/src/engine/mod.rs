@@ -25,7 +25,7 @@ use farbank_pm::sync::atomic::{
 use farbank_pm::sync::{Arc, Mutex, MutexGuard, unpoisoned};
 use farbank_pm::{Caps, Medium, Off, Poisoned, Ticket};
 use farbank_store::clock::ClockShift;
-use farbank_store::{DATABASES, Error, OpenReport};
+use farbank_store::{DatabaseMap, Error, OpenReport};
 
 use crate::cleaner::pace::CleaningPace;
 use crate::cleaner::requests::CleanerRequests;
@@ -243,14 +243,18 @@ impl<M: Medium> Engine<M> {
         self.superblock.is_expired(self.access(), expires_ms, seq)
     }
 
-    /// Returns the number of keys in each database.
-    pub(crate) fn keys_of_databases(&self) -> [u64; DATABASES] {
+    /// Returns the number of keys in `db` under the mapping `map`.
+    pub(crate) fn keys_under(&self, map: DatabaseMap, db: u8) -> u64 {
+        self.sessions.keys(usize::from(map.stored(db)))
+    }
+
+    /// Repeats `read` until the mapping has not changed meanwhile. Returns the last result.
+    pub(crate) fn under_one_mapping<T>(&self, read: impl Fn(DatabaseMap) -> T) -> T {
         loop {
             let view = self.databases.map.view();
-            let keys_of = |db| self.sessions.keys(usize::from(view.map.stored(db as u8)));
-            let keys = std::array::from_fn(keys_of);
+            let result = read(view.map);
             if self.databases.map.is_current(&view) {
-                return keys;
+                return result;
             }
         }
     }

@@ -219,7 +219,8 @@ impl<M: Medium> Session for KvSession<M> {
         self.admit_read(db)?;
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
-        Ok(self.engine.keys_of_databases()[usize::from(db)])
+        let engine = &self.engine;
+        Ok(engine.under_one_mapping(|map| engine.keys_under(map, db)))
     }
 
     fn flush_all(&mut self) -> Result<(), Error> {
