@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use crate::Violation;
 use crate::history::{History, KeyVersion, PendingGroup};
 use crate::target::Value;
 
@@ -18,6 +19,12 @@ pub struct Unexplained {
     pub key: u64,
     /// Message with the state found and the legal states.
     pub what: String,
+}
+
+impl From<Unexplained> for Violation {
+    fn from(unexplained: Unexplained) -> Violation {
+        Violation::new(unexplained.what)
+    }
 }
 
 /// Checks the contents that a recovery at `now_ms` shows against `history`.

@@ -177,6 +177,15 @@ pub enum TargetOp {
     },
 }
 
+impl TargetOp {
+    /// Returns a [`TargetOp::Swap`] of two different databases.
+    pub(crate) fn random_swap(rng: &mut Rng) -> TargetOp {
+        let first = rng.below(DATABASES);
+        let second = (first + 1 + rng.below(DATABASES - 1)) % DATABASES;
+        TargetOp::Swap { first, second }
+    }
+}
+
 /// Number of databases among which keys are divided: key k is the key k / 3 of database k % 3.
 pub const DATABASES: u64 = 3;
 

@@ -2,7 +2,7 @@
 
 use farbank_pm::rng::Rng;
 
-use crate::target::{Change, DATABASES, KeyWrite, ReadView, TargetOp, TargetShape, Value};
+use crate::target::{Change, KeyWrite, ReadView, TargetOp, TargetShape, Value};
 
 /// One step of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -136,7 +136,9 @@ impl Workload {
                 let (key, change) = (self.key(), self.change());
                 WorkloadStep::Apply(session, TargetOp::Update { key, change })
             }
-            62 | 63 if self.shape.swaps => WorkloadStep::Apply(session, self.swap()),
+            62 | 63 if self.shape.swaps => {
+                WorkloadStep::Apply(session, TargetOp::random_swap(&mut self.rng))
+            }
             52..62 if self.shape.deletes => {
                 self.deleted = self.key();
                 let key = self.deleted;
@@ -147,12 +149,6 @@ impl Workload {
                 WorkloadStep::Apply(session, TargetOp::Write(self.put(key)))
             }
         }
-    }
-
-    fn swap(&mut self) -> TargetOp {
-        let first = self.rng.below(DATABASES);
-        let second = (first + 1 + self.rng.below(DATABASES - 1)) % DATABASES;
-        TargetOp::Swap { first, second }
     }
 
     fn key(&mut self) -> u64 {

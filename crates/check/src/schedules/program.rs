@@ -4,7 +4,7 @@ use farbank_pm::rng::Rng;
 use farbank_pm::sim::Persistency;
 
 use crate::target::{
-    Change, DATABASES, KeyWrite, ReadView, SHARED_KEYS, Target, TargetOp, TargetShape, Value,
+    Change, KeyWrite, ReadView, SHARED_KEYS, Target, TargetOp, TargetShape, Value,
 };
 
 /// Number of threads in a schedule.
@@ -133,11 +133,7 @@ impl ProgramDraw<'_> {
             },
             48..62 if shape.groups => self.group(),
             62 | 63 if shape.flush_all => TargetOp::FlushAll,
-            64..69 if shape.swaps => {
-                let first = self.rng.below(DATABASES);
-                let second = (first + 1 + self.rng.below(DATABASES - 1)) % DATABASES;
-                TargetOp::Swap { first, second }
-            }
+            64..69 if shape.swaps => TargetOp::random_swap(&mut self.rng),
             _ => self.write(120),
         }
     }

@@ -247,8 +247,7 @@ impl SeedSchedules {
         let mut subject = shared.into_subject();
         let left = subject.contents().and_then(|left| {
             subject.check()?;
-            let explained = record.explain(&left);
-            explained.map_err(|complaint| Violation::new(complaint.what))
+            Ok(record.explain(&left)?)
         });
         left.map_err(wrong)?;
         drop(subject);
@@ -435,10 +434,7 @@ impl ScheduleCrashes<'_> {
             let shown = self.show(crash, &cut);
             let explained = match &*shown {
                 Err(what) => Err(what.clone()),
-                Ok(shown) => {
-                    let explained = record.explain(shown);
-                    explained.map_err(|complaint| Violation::new(complaint.what))
-                }
+                Ok(shown) => record.explain(shown).map_err(Violation::from),
             };
             explained.map_err(|what| FoundViolation {
                 crash: Some((crash.clone(), cut.clone())),
