@@ -1,16 +1,20 @@
 //! `farbank pool backup`, `restore` and `import` as processes, and BGSAVE of a server that is killed.
 
+mod support;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farbank_server::rdb::reader::{RdbEntry, RdbReader};
+use rustix::process::Signal;
+use support::ServerProcess;
 
 /// Written by redis-server 7.0.15: ten strings, one value or more of each other type, a library.
 const REDIS_7_0: &str = concat!(
@@ -52,51 +56,21 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A server, killed when dropped.
-struct Serving {
-    child: Child,
-    addr: String,
+fn start(pool: &Path) -> ServerProcess {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    command
+        .args(["serve", "--port", "0", "--memcached-port", "off"])
+        .args(["--size", "64mb", "--pool"])
+        .arg(pool)
+        .stderr(Stdio::null());
+    ServerProcess::start(&mut command)
 }
 
-impl Serving {
-    fn start(pool: &Path) -> Serving {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_farbank"))
-            .args(["serve", "--port", "0", "--memcached-port", "off"])
-            .args(["--size", "64mb", "--pool"])
-            .arg(pool)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut banner = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        for _ in 0..4 {
-            stdout.read_line(&mut banner).unwrap();
-        }
-        let addr = banner.split("redis://").nth(1).unwrap();
-        let addr = addr.lines().next().unwrap().to_owned();
-        Serving { child, addr }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-/// A client that sends inline requests.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
-    fn of(server: &Serving) -> Client {
-        Client(BufReader::new(TcpStream::connect(&server.addr).unwrap()))
+    fn of(server: &ServerProcess) -> Client {
+        Client(BufReader::new(server.connect()))
     }
 
     fn send(&mut self, lines: &str) {
@@ -159,7 +133,7 @@ fn strings(path: &Path) -> HashMap<String, String> {
 }
 
 /// Moves money between accounts by MULTI, and counts transfers in a key of its own, until `stop`.
-fn transfer(server: &Serving, writer: usize, stop: &AtomicBool) {
+fn transfer(server: &ServerProcess, writer: usize, stop: &AtomicBool) {
     let mut client = Client::of(server);
     let mut state = writer as u64 + 1;
     let mut below = |end: usize| {
@@ -183,7 +157,7 @@ fn transfer(server: &Serving, writer: usize, stop: &AtomicBool) {
 fn backups_of_a_running_server_are_of_one_moment_and_make_a_pool_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let server = Serving::start(&path("pool"));
+    let mut server = start(&path("pool"));
     let mut client = Client::of(&server);
     for account in 0..ACCOUNTS {
         client.ask(&format!("SET a:{account} 100"), "+OK");
@@ -221,7 +195,7 @@ fn backups_of_a_running_server_are_of_one_moment_and_make_a_pool_again() {
         succeeds(&["backup", &server.addr, file, "--force"]);
         stop.store(true, Ordering::Relaxed);
     });
-    server.kill();
+    server.end(Signal::KILL);
     let (copy, restored) = (path("copy.rdb"), path("restored"));
     let (copy, restored) = (copy.to_str().unwrap(), restored.to_str().unwrap());
     succeeds(&["restore", copy, restored]);
@@ -241,7 +215,7 @@ fn backups_of_a_running_server_are_of_one_moment_and_make_a_pool_again() {
 fn a_kill_during_bgsave_leaves_the_old_backup_and_the_next_start_cleans_up() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool");
-    let server = Serving::start(&path);
+    let mut server = start(&path);
     let mut client = Client::of(&server);
     client.ask("SET a 1", "+OK");
     client.ask("SAVE", "+OK");
@@ -258,13 +232,13 @@ fn a_kill_during_bgsave_leaves_the_old_backup_and_the_next_start_cleans_up() {
     client.ask("BGSAVE", "+Background saving started");
     let unfinished = folder.path().join("dump.rdb.saving");
     wait_until(|| fs::metadata(&unfinished).is_ok_and(|file| file.len() > 0));
-    server.kill();
+    server.end(Signal::KILL);
     assert_eq!(
         names(folder.path()),
         ["dump.rdb", "dump.rdb.saving", "pool"]
     );
     assert_eq!(strings(&folder.path().join("dump.rdb")).len(), 1);
-    let server = Serving::start(&path);
+    let server = start(&path);
     wait_until(|| names(folder.path()) == ["dump.rdb", "pool"]);
     let mut client = Client::of(&server);
     client.ask("DBSIZE", ":2001");

@@ -1,70 +1,41 @@
 //! CONFIG REWRITE of `farbank serve redis.conf` as a process: the file, a second start, failures and kills.
 
+mod support;
+
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use support::ServerProcess;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_farbank");
 
-/// A server that has printed its banner.
-struct Server {
-    child: Child,
-    /// Open, so that the server can print.
-    _stdout: BufReader<ChildStdout>,
-    addr: String,
+/// Starts a server with the file `conf`. It chooses a port unless the file names one.
+fn start(conf: &Path, more: &[&str]) -> ServerProcess {
+    let mut command = Command::new(PROGRAM);
+    spawn(command.arg("serve").arg(conf).args(more))
 }
 
-impl Server {
-    /// Starts a server with the file `conf`. It chooses a port unless the file names one.
-    fn start(conf: &Path, more: &[&str]) -> Server {
-        let mut command = Command::new(PROGRAM);
-        command.arg("serve").arg(conf).args(more);
-        Server::spawn(command)
-    }
+fn spawn(command: &mut Command) -> ServerProcess {
+    ServerProcess::start(command.stderr(Stdio::null()))
+}
 
-    fn spawn(mut command: Command) -> Server {
-        command.stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut banner = String::new();
-        stdout.read_line(&mut banner).unwrap();
-        let addr = banner.split("redis://").nth(1);
-        let addr = addr.unwrap_or_else(|| panic!("no address in {banner:?}"));
-        let addr = addr.split_whitespace().next().unwrap().to_owned();
-        Server {
-            child,
-            _stdout: stdout,
-            addr,
-        }
-    }
-
-    fn client(&self) -> Client {
-        let stream = TcpStream::connect(&self.addr).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
-        Client(BufReader::new(stream))
-    }
-
-    fn stop(mut self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        self.child.wait().unwrap();
-    }
+fn client_of(server: &ServerProcess) -> Client {
+    Client(BufReader::new(server.connect()))
 }
 
 struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn send(&mut self, request: &[u8]) {
-        self.0.get_mut().write_all(request).unwrap();
-        self.0.get_mut().write_all(b"\r\n").unwrap();
+        let line = [request, b"\r\n"].concat();
+        self.0.get_mut().write_all(&line).unwrap();
     }
 
     /// Sends an inline request. Returns the texts of its reply.
@@ -130,8 +101,8 @@ fn comments_order_and_unknown_lines_stay_and_new_values_follow_the_signature() {
          bind 127.0.0.1 -::1\nmaxclients 50\ndatabases 16\nsize 16mb\nmemcached-port off\ndir {shown}\nappendonly no\nhz 10\n"
     );
     let conf = conf_in(folder.path(), &text);
-    let server = Server::start(&conf, &["--port", "0"]);
-    let mut client = server.client();
+    let mut server = start(&conf, &["--port", "0"]);
+    let mut client = client_of(&server);
     let port = server.addr.rsplit(':').next().unwrap().to_owned();
     for request in [
         "CONFIG SET maxmemory 104857600",
@@ -171,7 +142,7 @@ fn comments_order_and_unknown_lines_stay_and_new_values_follow_the_signature() {
         sorted(&expected),
         "a third rewrite changes nothing"
     );
-    server.stop(Signal::TERM);
+    server.end(Signal::TERM);
 }
 
 /// All parameters with their values.
@@ -220,8 +191,8 @@ fn a_second_start_has_the_same_parameters_users_and_keys() {
         "--set",
         "maxclients=50",
     ];
-    let server = Server::start(&conf, &options);
-    let mut client = server.client();
+    let mut server = start(&conf, &options);
+    let mut client = client_of(&server);
     let folder_set = format!(
         "CONFIG SET dir {} dbfilename \"my dump.rdb\"",
         backups.display()
@@ -243,9 +214,9 @@ fn a_second_start_has_the_same_parameters_users_and_keys() {
     }
     let (before, users) = (parameters(&mut client), users(&mut client));
     client.rewrite();
-    server.stop(Signal::KILL);
-    let server = Server::start(&conf, &["--memcached-port", "off"]);
-    let mut client = server.client();
+    server.end(Signal::KILL);
+    let mut server = start(&conf, &["--memcached-port", "off"]);
+    let mut client = client_of(&server);
     assert_eq!(client.ask("AUTH default \"\\xff\\x00\\n'\\\"pass\""), "+OK");
     assert_eq!(client.ask("GET key"), "value", "the pool is the same one");
     assert_eq!(self::users(&mut client), users);
@@ -255,12 +226,12 @@ fn a_second_start_has_the_same_parameters_users_and_keys() {
     assert!(info.contains(&line), "{info}");
     // All parameters, whether they have their defaults or not.
     assert_eq!(client.ask("DEBUG CONFIG-REWRITE-FORCE-ALL"), "+OK");
-    server.stop(Signal::TERM);
-    let server = Server::start(&conf, &["--memcached-port", "off"]);
-    let mut client = server.client();
+    server.end(Signal::TERM);
+    let mut server = start(&conf, &["--memcached-port", "off"]);
+    let mut client = client_of(&server);
     client.ask("AUTH default \"\\xff\\x00\\n'\\\"pass\"");
     assert_eq!(parameters(&mut client), before);
-    server.stop(Signal::TERM);
+    server.end(Signal::TERM);
 }
 
 #[test]
@@ -269,21 +240,21 @@ fn a_removed_user_and_a_removed_password_do_not_come_back() {
     let text = "user alice on >a ~* +@all\nrequirepass x\nuser bob on >b ~* +@all\nsize 16mb\nmemcached-port off\n";
     let conf = conf_in(folder.path(), text);
     let pool = folder.path().join("farbank.pool");
-    let server = Server::start(&conf, &["--port", "0", "--pool", pool.to_str().unwrap()]);
-    let mut client = server.client();
+    let mut server = start(&conf, &["--port", "0", "--pool", pool.to_str().unwrap()]);
+    let mut client = client_of(&server);
     for request in ["AUTH x", "CONFIG SET requirepass \"\""] {
         assert_eq!(client.ask(request), "+OK");
     }
     assert_eq!(client.ask("ACL DELUSER alice bob"), ":2");
     client.rewrite();
-    server.stop(Signal::TERM);
+    server.end(Signal::TERM);
     let text = read(&conf);
     let users = text.lines().filter(|line| line.starts_with("user "));
     assert_eq!(users.count(), 1, "{text}");
     assert!(!text.contains("requirepass"), "{text}");
-    let server = Server::start(&conf, &[]);
-    assert_eq!(server.client().ask("ACL USERS"), "default");
-    server.stop(Signal::TERM);
+    let mut server = start(&conf, &[]);
+    assert_eq!(client_of(&server).ask("ACL USERS"), "default");
+    server.end(Signal::TERM);
 }
 
 #[test]
@@ -299,11 +270,11 @@ fn with_an_acl_file_users_and_passwords_stay_out_of_the_file() {
         folder.path().display()
     );
     let conf = conf_in(folder.path(), &text);
-    let server = Server::start(&conf, &["--port", "0", "--memcached-port", "off"]);
-    let mut client = server.client();
+    let mut server = start(&conf, &["--port", "0", "--memcached-port", "off"]);
+    let mut client = client_of(&server);
     assert_eq!(client.ask("CONFIG SET requirepass secret"), "+OK");
     client.rewrite();
-    server.stop(Signal::TERM);
+    server.end(Signal::TERM);
     let text = read(&conf);
     assert!(
         !text.contains("secret") && !text.contains("user "),
@@ -311,9 +282,9 @@ fn with_an_acl_file_users_and_passwords_stay_out_of_the_file() {
     );
     let line = format!("aclfile \"{}/users.acl\"\n", folder.path().display());
     assert!(text.contains(&line), "{text}");
-    let server = Server::start(&conf, &["--memcached-port", "off"]);
-    assert_eq!(server.client().ask("ACL USERS"), "carol default");
-    server.stop(Signal::TERM);
+    let mut server = start(&conf, &["--memcached-port", "off"]);
+    assert_eq!(client_of(&server).ask("ACL USERS"), "carol default");
+    server.end(Signal::TERM);
 }
 
 #[test]
@@ -323,12 +294,12 @@ fn without_a_redis_conf_in_scripts_and_in_transactions_it_replies_as_redis() {
     let options = ["--port", "0", "--pool", "none", "--memcached-port", "off"];
     let mut command = Command::new(PROGRAM);
     command.args(["serve", "--size", "16mb"]).args(options);
-    let server = Server::spawn(command);
+    let mut server = spawn(&mut command);
     let no_file = "-ERR The server is running without a config file";
-    assert_eq!(server.client().ask("CONFIG REWRITE"), no_file);
-    server.stop(Signal::TERM);
-    let server = Server::start(&conf, &options);
-    let mut client = server.client();
+    assert_eq!(client_of(&server).ask("CONFIG REWRITE"), no_file);
+    server.end(Signal::TERM);
+    let mut server = start(&conf, &options);
+    let mut client = client_of(&server);
     let refused = client.ask("EVAL \"return redis.call('config', 'rewrite')\" 0");
     assert!(
         refused.starts_with("-ERR This Redis command is not allowed from script"),
@@ -349,7 +320,7 @@ fn without_a_redis_conf_in_scripts_and_in_transactions_it_replies_as_redis() {
     }
     assert!(read(&conf).contains("\ntimeout 9\n"));
     assert!(read(&conf).contains("\npool \"none\"\n"));
-    server.stop(Signal::TERM);
+    server.end(Signal::TERM);
 }
 
 #[test]
@@ -357,14 +328,14 @@ fn a_failed_rewrite_names_the_reason_and_leaves_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let conf = conf_in(folder.path(), "size 16mb\n");
     let options = ["--port", "0", "--pool", "none", "--memcached-port", "off"];
-    let failed = |command: Command, reason: &str, arrange: &dyn Fn()| {
-        let server = Server::spawn(command);
+    let failed = |mut command: Command, reason: &str, arrange: &dyn Fn()| {
+        let mut server = spawn(&mut command);
         arrange();
-        let mut client = server.client();
+        let mut client = client_of(&server);
         let reply = client.ask("CONFIG REWRITE");
         assert_eq!(reply, format!("-ERR Rewriting config file: {reason}"));
         assert_eq!(client.ask("PING"), "+PONG");
-        server.stop(Signal::TERM);
+        server.end(Signal::TERM);
     };
     let limited = |limit: &str| {
         let mut command = Command::new("sh");
@@ -416,20 +387,20 @@ fn a_full_disk_leaves_the_old_file_and_no_other() {
         "--memcached-port",
         "off",
     ]);
-    let server = Server::spawn(command);
+    let mut server = spawn(&mut command);
     let seen = PathBuf::from(format!("/proc/{}/root", server.child.id()));
     let seen = seen.join(folder.path().strip_prefix("/").unwrap());
     let names = || fs::read_dir(&seen).unwrap().count();
     let old = read(&seen.join("redis.conf"));
     assert_eq!((names(), old.len()), (2, 8100));
-    let reply = server.client().ask("CONFIG REWRITE");
+    let reply = client_of(&server).ask("CONFIG REWRITE");
     assert_eq!(reply, "-ERR Rewriting config file: No space left on device");
     assert_eq!(read(&seen.join("redis.conf")), old);
     assert_eq!(names(), 2);
     fs::remove_file(seen.join("other")).unwrap();
-    server.client().rewrite();
+    client_of(&server).rewrite();
     assert!(read(&seen.join("redis.conf")).starts_with(&format!("{old}\n# Generated by")));
-    server.stop(Signal::TERM);
+    server.end(Signal::TERM);
 }
 
 #[test]
@@ -440,8 +411,8 @@ fn permissions_and_a_symbolic_link_stay() {
     fs::set_permissions(&real, Permissions::from_mode(0o440)).unwrap();
     symlink("real", &link).unwrap();
     let options = ["--port", "0", "--pool", "none", "--memcached-port", "off"];
-    let server = Server::start(&link, &options);
-    let mut client = server.client();
+    let mut server = start(&link, &options);
+    let mut client = client_of(&server);
     assert_eq!(client.ask("CONFIG SET timeout 2"), "+OK");
     client.rewrite();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
@@ -452,7 +423,7 @@ fn permissions_and_a_symbolic_link_stay() {
     fs::remove_file(&link).unwrap();
     client.rewrite();
     assert!(read(&link).starts_with("# Generated by CONFIG REWRITE\n"));
-    server.stop(Signal::TERM);
+    server.end(Signal::TERM);
 }
 
 #[test]
@@ -464,18 +435,18 @@ fn a_kill_leaves_the_old_or_the_new_file() {
     // The second rewrite describes the user `default` as a start from the file does.
     let mut took = Duration::ZERO;
     for options in [&options[..], &options[2..]] {
-        let server = Server::start(&conf, options);
+        let mut server = start(&conf, options);
         let began = Instant::now();
-        server.client().rewrite();
+        client_of(&server).rewrite();
         took = began.elapsed();
-        server.stop(Signal::TERM);
+        server.end(Signal::TERM);
     }
     let text = read(&conf);
     let (mut olds, mut news) = (0, 0);
     for round in 0..30 {
         fs::write(&conf, &text).unwrap();
-        let server = Server::start(&conf, &options[2..]);
-        let mut client = server.client();
+        let mut server = start(&conf, &options[2..]);
+        let mut client = client_of(&server);
         assert_eq!(client.ask("CONFIG SET timeout 5"), "+OK");
         client.send(b"CONFIG REWRITE");
         // The kills are spread over twice the time of a rewrite; the last one comes after its reply.
@@ -483,7 +454,7 @@ fn a_kill_leaves_the_old_or_the_new_file() {
             29 => client.read(&mut Vec::new()),
             round => std::thread::sleep(took * round / 15),
         }
-        server.stop(Signal::KILL);
+        server.end(Signal::KILL);
         let found = read(&conf);
         if found == text {
             olds += 1;
@@ -508,7 +479,7 @@ fn under_the_name_redis_server_options_of_the_command_line_are_kept() {
     let start = |more: &[&str]| {
         let mut command = Command::new(&named);
         command.arg(&conf).args(more).current_dir(folder.path());
-        Server::spawn(command)
+        spawn(&mut command)
     };
     // Redis has no port that the system chooses, so this is one that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -525,11 +496,11 @@ fn under_the_name_redis_server_options_of_the_command_line_are_kept() {
         "--protected-mode",
         "no",
     ];
-    let server = start(&given);
-    let mut client = server.client();
+    let mut server = start(&given);
+    let mut client = client_of(&server);
     let before = parameters(&mut client);
     client.rewrite();
-    server.stop(Signal::TERM);
+    server.end(Signal::TERM);
     let text = read(&conf);
     for line in [
         "maxmemory 3mb",
@@ -540,9 +511,9 @@ fn under_the_name_redis_server_options_of_the_command_line_are_kept() {
         assert!(text.lines().any(|own| own == line), "{line}: {text}");
     }
     assert!(!text.contains("bind") && !text.contains("pool"), "{text}");
-    let server = start(&[]);
-    assert_eq!(parameters(&mut server.client()), before);
-    server.stop(Signal::TERM);
+    let mut server = start(&[]);
+    assert_eq!(parameters(&mut client_of(&server)), before);
+    server.end(Signal::TERM);
 }
 
 #[test]

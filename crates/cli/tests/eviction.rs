@@ -1,13 +1,17 @@
 //! Eviction on a real pool, with several workers and across kills.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use farbank_server::resp::request;
+use rustix::process::Signal;
+use support::ServerProcess;
 
 /// `maxmemory` of the servers, and the length of the values.
 const BYTES_MAX: u64 = 1 << 18;
@@ -16,49 +20,22 @@ const VALUE_BYTES: usize = 200;
 const CLIENTS: usize = 3;
 const KEYS: u64 = 3000;
 
-struct Server {
-    child: Child,
-    addr: String,
+fn start(pool: &Path, policy: &str) -> ServerProcess {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    command
+        .args(["serve", "--port", "0", "--memcached-port", "off"])
+        .args(["--workers", "3", "--size", "32mb", "--set"])
+        .arg(format!("maxmemory={BYTES_MAX}"))
+        .args(["--set", &format!("maxmemory-policy={policy}"), "--pool"])
+        .arg(pool)
+        .stderr(Stdio::null());
+    ServerProcess::start(&mut command)
 }
 
-impl Server {
-    fn start(pool: &Path, policy: &str) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_farbank"))
-            .args(["serve", "--port", "0", "--memcached-port", "off"])
-            .args(["--workers", "3", "--size", "32mb", "--set"])
-            .arg(format!("maxmemory={BYTES_MAX}"))
-            .args(["--set", &format!("maxmemory-policy={policy}"), "--pool"])
-            .arg(pool)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a server");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let mut line = || lines.next().expect("a line").expect("a line");
-        let banner = line();
-        let addr = banner.split("redis://").nth(1).expect("an address");
-        let addr = addr.to_owned();
-        (0..3).for_each(|_| drop(line()));
-        Server { child, addr }
-    }
-
-    fn connect(&self) -> Client {
-        let stream = TcpStream::connect(&self.addr).expect("a connection");
-        let lines = BufReader::new(stream.try_clone().expect("a socket"));
-        Client { stream, lines }
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("a kill");
-        self.child.wait().expect("an end");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().ok(); // It has ended already, unless the test has failed.
-        self.child.wait().ok();
-    }
+fn connect(server: &ServerProcess) -> Client {
+    let stream = server.connect();
+    let lines = BufReader::new(stream.try_clone().expect("a socket"));
+    Client { stream, lines }
 }
 
 struct Client {
@@ -206,13 +183,13 @@ fn a_write_survives_a_kill_or_its_key_was_evicted_and_evicted_keys_stay_so() {
         "allkeys-random",
         "volatile-ttl",
     ] {
-        let mut server = Server::start(&pool, policy);
+        let mut server = start(&pool, policy);
         std::thread::scope(|scope| {
             for writer in &mut writers {
-                let client = server.connect();
+                let client = connect(&server);
                 scope.spawn(move || writer.run(client));
             }
-            let mut watcher = server.connect();
+            let mut watcher = connect(&server);
             let mut evicted = 0;
             for _ in 0..400 {
                 std::thread::sleep(Duration::from_millis(50));
@@ -222,10 +199,10 @@ fn a_write_survives_a_kill_or_its_key_was_evicted_and_evicted_keys_stay_so() {
                 }
             }
             assert!(evicted > EVICTED, "{policy}: {evicted} keys were evicted");
-            server.kill();
+            server.end(Signal::KILL);
         });
-        let server = Server::start(&pool, policy);
-        let mut client = server.connect();
+        let server = start(&pool, policy);
+        let mut client = connect(&server);
         let mut found = 0;
         for writer in &mut writers {
             let keys: Vec<_> = writer.keys.keys().copied().collect();
@@ -246,10 +223,10 @@ fn a_pipelined_load_of_several_workers_stays_near_the_limit() {
     const BATCH: u64 = 25;
     const BATCHES: u64 = 200;
     let dir = tempfile::tempdir().expect("a folder");
-    let server = Server::start(&dir.path().join("pool"), "allkeys-lfu");
+    let server = start(&dir.path().join("pool"), "allkeys-lfu");
     std::thread::scope(|scope| {
         for number in 0..CLIENTS as u64 {
-            let mut client = server.connect();
+            let mut client = connect(&server);
             scope.spawn(move || {
                 for batch in 0..BATCHES {
                     let key = |n| format!("{number}:{}", batch * BATCH + n);
@@ -262,7 +239,7 @@ fn a_pipelined_load_of_several_workers_stays_near_the_limit() {
             });
         }
     });
-    let mut client = server.connect();
+    let mut client = connect(&server);
     client.send(&[set("new", 1)]).expect("a server");
     assert_eq!(client.line().as_deref(), Some("+OK"));
     let frequency = ["OBJECT", "FREQ", "new"].map(str::to_owned).into();

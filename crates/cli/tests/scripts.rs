@@ -1,14 +1,18 @@
 //! Scripts on a real pool: isolated and atomic for keys that they do not declare, with several workers and across kills.
 //! Libraries of functions across kills.
 
+mod support;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use farbank_server::resp::request;
+use rustix::process::Signal;
+use support::ServerProcess;
 
 /// Accounts, and the balance of each at the start.
 const ACCOUNTS: usize = 6;
@@ -23,41 +27,21 @@ const TRANSFER: &str = "local from, to = 'account' .. ARGV[1], 'account' .. ARGV
 const SUM: &str = "local sum = 0 for at = 0, ARGV[1] - 1 do sum = sum + redis.call('get', 'account' .. at) end \
      return sum";
 
-struct Server {
-    child: Child,
-    addr: String,
+fn start(pool: &Path) -> ServerProcess {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    command
+        .args(["serve", "--port", "0", "--memcached-port", "off"])
+        .args(["--workers", "3", "--size", "32mb", "--pool"])
+        .arg(pool)
+        .stderr(Stdio::null());
+    ServerProcess::start(&mut command)
 }
 
-impl Server {
-    fn start(pool: &Path) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_farbank"))
-            .args(["serve", "--port", "0", "--memcached-port", "off"])
-            .args(["--workers", "3", "--size", "32mb", "--pool"])
-            .arg(pool)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let banner = lines.next().unwrap().unwrap();
-        let addr = banner.split("redis://").nth(1).unwrap().to_owned();
-        for _ in 0..3 {
-            lines.next().unwrap().unwrap();
-        }
-        Server { child, addr }
-    }
-
-    fn connect(&self) -> Client {
-        let stream = TcpStream::connect(&self.addr).unwrap();
-        Client {
-            lines: BufReader::new(stream.try_clone().unwrap()),
-            stream,
-        }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+fn connect(server: &ServerProcess) -> Client {
+    let stream = server.connect();
+    Client {
+        lines: BufReader::new(stream.try_clone().unwrap()),
+        stream,
     }
 }
 
@@ -121,37 +105,37 @@ fn transfers_between_undeclared_keys_are_isolated_and_survive_kills() {
     const KILLS: usize = 5;
     let dir = tempfile::tempdir().unwrap();
     let pool = dir.path().join("pool");
-    let server = Server::start(&pool);
-    let mut client = server.connect();
+    let mut server = start(&pool);
+    let mut client = connect(&server);
     for at in 0..ACCOUNTS {
         let name = format!("account{at}");
         client.ask(&["SET", &name, &BALANCE.to_string()]).unwrap();
     }
-    server.kill();
+    server.end(Signal::KILL);
     for _ in 0..KILLS {
-        let server = Server::start(&pool);
+        let mut server = start(&pool);
         let is_over = AtomicBool::new(false);
         let acknowledged = std::thread::scope(|scope| {
             let transfers: Vec<_> = (0..CLIENTS)
                 .map(|number| {
-                    let (client, is_over) = (server.connect(), &is_over);
+                    let (client, is_over) = (connect(&server), &is_over);
                     scope.spawn(move || transfer(client, number, is_over))
                 })
                 .collect();
-            let mut reader = server.connect();
+            let mut reader = connect(&server);
             for _ in 0..100 {
                 reader.assert_sum();
             }
             std::thread::sleep(Duration::from_millis(20));
-            server.kill();
+            server.end(Signal::KILL);
             is_over.store(true, Ordering::Relaxed);
             transfers
                 .into_iter()
                 .map(|t| t.join().unwrap())
                 .collect::<Vec<_>>()
         });
-        let server = Server::start(&pool);
-        let mut client = server.connect();
+        let mut server = start(&pool);
+        let mut client = connect(&server);
         client.assert_sum();
         for (number, acknowledged) in acknowledged.into_iter().enumerate() {
             let script = "return tonumber(redis.call('get', 'count' .. ARGV[1]) or 0)";
@@ -164,7 +148,7 @@ fn transfers_between_undeclared_keys_are_isolated_and_survive_kills() {
                 "client {number}: {count} of {acknowledged}"
             );
         }
-        server.kill();
+        server.end(Signal::KILL);
     }
 }
 
@@ -180,8 +164,8 @@ fn libraries_of_functions_survive_kills() {
     let pool = dir.path().join("pool");
     let mut number = 0;
     for kill in 0..KILLS {
-        let server = Server::start(&pool);
-        let mut client = server.connect();
+        let mut server = start(&pool);
+        let mut client = connect(&server);
         if kill > 0 {
             // A change that was not acknowledged may have happened.
             let found = client.ask(&["FCALL", "number", "0"]).unwrap();
@@ -198,6 +182,6 @@ fn libraries_of_functions_survive_kills() {
         assert_eq!(client.ask(&["FLUSHALL"]).as_deref(), Some("+OK"));
         // This change is being executed when the server is killed.
         client.send(&["FUNCTION", "LOAD", "REPLACE", &code(number + 1)]);
-        server.kill();
+        server.end(Signal::KILL);
     }
 }

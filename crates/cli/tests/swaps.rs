@@ -1,56 +1,27 @@
 //! SWAPDB in a real server: after kills and clean ends, and between clients that write.
 
+mod support;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use support::ServerProcess;
 
-struct Server {
-    child: Child,
-    addr: String,
+fn start(pool: &Path) -> ServerProcess {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    command
+        .args(["serve", "--port", "0", "--memcached-port", "off"])
+        .args(["--size", "16mb", "--workers", "2", "--pool"])
+        .arg(pool);
+    ServerProcess::start(&mut command)
 }
 
-impl Server {
-    fn start(pool: &Path) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_farbank"))
-            .args([
-                "serve",
-                "--port",
-                "0",
-                "--memcached-port",
-                "off",
-                "--size",
-                "16mb",
-            ])
-            .args(["--workers", "2", "--pool"])
-            .arg(pool)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let mut line = || lines.next().expect("a banner").expect("text");
-        let addr = loop {
-            if let Some((_, addr)) = line().split_once("redis://") {
-                break addr.to_owned();
-            }
-        };
-        // The pipe stays open, so that later lines do not end the server.
-        std::mem::forget(lines);
-        Server { child, addr }
-    }
-
-    fn end(mut self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
-        self.child.wait().expect("it ends");
-    }
-
-    fn client(&self) -> Client {
-        let stream = TcpStream::connect(&self.addr).expect("it listens");
-        Client(BufReader::new(stream))
-    }
+fn client_of(server: &ServerProcess) -> Client {
+    Client(BufReader::new(server.connect()))
 }
 
 struct Client(BufReader<TcpStream>);
@@ -58,7 +29,9 @@ struct Client(BufReader<TcpStream>);
 impl Client {
     /// Sends an inline request, and returns the first line of its reply; of a string, the second.
     fn ask(&mut self, request: &str) -> String {
-        write!(self.0.get_mut(), "{request}\r\n").expect("the server reads");
+        let request = format!("{request}\r\n");
+        let sent = self.0.get_mut().write_all(request.as_bytes());
+        sent.expect("the server reads");
         let first = self.line();
         match first.starts_with('$') && first != "$-1" {
             true => self.line(),
@@ -77,8 +50,8 @@ impl Client {
 fn databases_stay_exchanged_after_kills_and_clean_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     let pool = folder.path().join("pool");
-    let server = Server::start(&pool);
-    let mut client = server.client();
+    let mut server = start(&pool);
+    let mut client = client_of(&server);
     for request in [
         "SET k zero",
         "SELECT 1",
@@ -91,8 +64,8 @@ fn databases_stay_exchanged_after_kills_and_clean_ends() {
     }
     server.end(Signal::KILL);
     for signal in [Signal::TERM, Signal::KILL, Signal::TERM] {
-        let server = Server::start(&pool);
-        let mut client = server.client();
+        let mut server = start(&pool);
+        let mut client = client_of(&server);
         assert_eq!(client.ask("GET k"), "one");
         assert_eq!(client.ask("DBSIZE"), ":2");
         assert_eq!(client.ask("SELECT 1"), "+OK");
@@ -111,8 +84,8 @@ fn databases_stay_exchanged_after_kills_and_clean_ends() {
 #[test]
 fn a_client_that_writes_in_both_databases_never_sees_them_mixed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::start(&folder.path().join("pool"));
-    let mut client = server.client();
+    let mut server = start(&folder.path().join("pool"));
+    let mut client = client_of(&server);
     for request in ["MSET tag X k X:0", "SELECT 1", "MSET tag Y k Y:0"] {
         assert_eq!(client.ask(request), "+OK");
     }
@@ -120,7 +93,7 @@ fn a_client_that_writes_in_both_databases_never_sees_them_mixed() {
         for number in 0..3 {
             let server = &server;
             scope.spawn(move || {
-                let mut client = server.client();
+                let mut client = client_of(server);
                 assert_eq!(client.ask(&format!("SELECT {}", number % 2)), "+OK");
                 for round in 0..40 {
                     // The group reads the tag and the value of one database, whichever that is at its moment.
