@@ -44,7 +44,7 @@ fn all_clients_see_a_swap_and_uses_of_keys_follow_them() {
     let server = Running::new();
     let (mut one, mut two) = (server.connect(), server.connect());
     one.ask(
-        "CONFIG SET maxmemory-policy allkeys-lfu;SET k 1",
+        "CONFIG SET maxmemory-policy allkeys-lfu lfu-log-factor 0;SET k 1",
         "+OK\r\n+OK\r\n",
     );
     for _ in 0..40 {
