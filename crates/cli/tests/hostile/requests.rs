@@ -406,7 +406,9 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         "psync" => of(&format!("PSYNC {long} -1")).repeat(3),
         "wait" => of("WAIT 1 1000000").repeat(repeated(5_000)),
         "debug" => times("DEBUG DIGEST-VALUE", "key", MANY),
-        "bgrewriteaof" | "lastsave" | "role" => of(command).repeat(repeated(5_000)),
+        "bgrewriteaof" | "lastsave" | "role" | "readwrite" | "asking" => {
+            of(command).repeat(repeated(5_000))
+        }
         "lolwut" => times("LOLWUT VERSION 5", "100000", MANY),
         "command|info" | "command|docs" => times(&command.replace('|', " "), "client", MANY),
         "command|list" => of(&format!(
@@ -421,6 +423,7 @@ pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
         ),
         "config|get" => times("CONFIG GET", "*a*a*a*a*a*b", MANY),
         "config|set" => times("CONFIG SET", "timeout 0", MANY),
+        _ if command.starts_with("cluster|") => times(&command.replace('|', " "), "1", MANY),
         _ => return None,
     })
 }

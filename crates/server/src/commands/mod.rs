@@ -16,7 +16,7 @@
 //! * Families: [`strings`], [`ranges`], [`lcs`], [`counters`], [`bits`], [`bitfield`], [`hyperloglog`], [`pfdebug`], [`keys`],
 //!   [`moves`], [`object`], [`dump`], [`migrate`], [`sort`], [`expiry`], [`transactions`], [`pubsub`], [`scripts`], [`functions`],
 //!   [`connection`], [`client`], [`tracking`], [`command`], [`config`], [`info`], [`server`], [`slowlog`], [`latency`], [`memory`],
-//!   [`persistence`], [`monitor`], [`acl`], [`debug`]. A family of a new data type is a file beside them.
+//!   [`persistence`], [`monitor`], [`acl`], [`cluster`], [`debug`]. A family of a new data type is a file beside them.
 //! * What families compute with: [`values`] (whole strings), [`long_double`], [`hll`]. [`notify`]: the events they publish.
 //! * [`table`]: all commands, one row each; [`subcommands`]: those of containers. A new command is a function in its family and a row here.
 //! * [`context`]: what a command works with. [`error`]: why it fails. [`config_fixed`]: parameters without effect. [`config_tls`]: those of TLS.
@@ -33,6 +33,7 @@ mod acl;
 mod bitfield;
 mod bits;
 mod client;
+mod cluster;
 mod command;
 pub(crate) mod config;
 pub(crate) mod config_aliases;

@@ -4,8 +4,8 @@
 use super::context::command_row::flag::*;
 use super::context::command_row::{Command, SECOND, rows};
 use super::{
-    acl, client, command, config, config_rewrite, functions, latency, memory, object, pubsub,
-    scripts, slowlog, tracking,
+    acl, client, cluster, command, config, config_rewrite, functions, latency, memory, object,
+    pubsub, scripts, slowlog, tracking,
 };
 
 /// Subcommands of OBJECT.
@@ -513,5 +513,154 @@ pub(super) static ACL: &[Command] = rows! { 544;
         arity: 2, flags: ADMIN | NOSCRIPT | LOADING | STALE | WALKS | ALONE,
         group: "server", since: "6.0.0", run: acl::save,
         summary: "Writes the users to the ACL file.",
+    }
+};
+
+/// Subcommands of CLUSTER. As in Redis without a cluster, all are refused.
+pub(super) static CLUSTER: &[Command] = rows! { 576;
+    "cluster|addslots" {
+        arity: -3, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|addslotsrange" {
+        arity: -4, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "7.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|bumpepoch" {
+        arity: 2, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|count-failure-reports" {
+        arity: 3, flags: ADMIN | STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|countkeysinslot" {
+        arity: 3, flags: STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|delslots" {
+        arity: -3, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|delslotsrange" {
+        arity: -4, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "7.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|failover" {
+        arity: -2, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|flushslots" {
+        arity: 2, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|forget" {
+        arity: 3, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|getkeysinslot" {
+        arity: 4, flags: STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|help" {
+        arity: 2, flags: LOADING | STALE,
+        group: "cluster", since: "5.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|info" {
+        arity: 2, flags: STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|keyslot" {
+        arity: 3, flags: STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|links" {
+        arity: 2, flags: STALE,
+        group: "cluster", since: "7.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|meet" {
+        arity: -4, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|myid" {
+        arity: 2, flags: STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|nodes" {
+        arity: 2, flags: STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|replicas" {
+        arity: 3, flags: ADMIN | STALE,
+        group: "cluster", since: "5.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|replicate" {
+        arity: 3, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|reset" {
+        arity: -2, flags: ADMIN | NOSCRIPT | STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|saveconfig" {
+        arity: 2, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|set-config-epoch" {
+        arity: 3, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|setslot" {
+        arity: -4, flags: ADMIN | STALE | NO_ASYNC_LOADING,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|shards" {
+        arity: 2, flags: STALE,
+        group: "cluster", since: "7.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|slaves" {
+        arity: 3, flags: ADMIN | STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
+    }
+    "cluster|slots" {
+        arity: 2, flags: STALE,
+        group: "cluster", since: "3.0.0", run: cluster::refuse,
+        tips: "nondeterministic_output",
+        summary: "Refused: the server is no cluster.",
     }
 };

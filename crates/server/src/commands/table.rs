@@ -9,13 +9,13 @@ use super::context::command_row::{
 };
 use super::context::command_table::CommandTable;
 use super::subcommands::{
-    ACL, CLIENT, COMMAND, CONFIG, FUNCTION_COMMANDS, LATENCY, MEMORY, OBJECT, PUBSUB_CONTAINER,
-    SCRIPT_COMMANDS, SLOWLOG,
+    ACL, CLIENT, CLUSTER, COMMAND, CONFIG, FUNCTION_COMMANDS, LATENCY, MEMORY, OBJECT,
+    PUBSUB_CONTAINER, SCRIPT_COMMANDS, SLOWLOG,
 };
 use super::{
-    bitfield, bits, command, connection, counters, debug, dump, expiry, functions, hyperloglog,
-    info, keys, lcs, migrate, monitor, moves, persistence, pfdebug, pubsub, ranges, scripts,
-    server, sort, strings, transactions,
+    bitfield, bits, cluster, command, connection, counters, debug, dump, expiry, functions,
+    hyperloglog, info, keys, lcs, migrate, monitor, moves, persistence, pfdebug, pubsub, ranges,
+    scripts, server, sort, strings, transactions,
 };
 
 /// All commands.
@@ -572,6 +572,26 @@ static ROWS: &[Command] = rows! { 1;
         arity: -2, flags: MAY_WALK,
         group: "server", since: "6.0.0", run: server::container, subcommands: ACL,
         summary: "Commands about users and their permissions.",
+    }
+    "cluster" {
+        arity: -2,
+        group: "cluster", since: "3.0.0", run: server::container, subcommands: CLUSTER,
+        summary: "Commands for clusters.",
+    }
+    "readonly" {
+        arity: 1, flags: LOADING | STALE | FAST,
+        acl: "@connection", group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "readwrite" {
+        arity: 1, flags: LOADING | STALE | FAST,
+        acl: "@connection", group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
+    }
+    "asking" {
+        arity: 1, flags: FAST,
+        acl: "@connection", group: "cluster", since: "3.0.0", run: cluster::refuse,
+        summary: "Refused: the server is no cluster.",
     }
     "save" {
         arity: 1, flags: ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | WALKS,

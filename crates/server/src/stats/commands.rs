@@ -25,7 +25,7 @@ use super::histogram::{Durations, Histogram, add};
 use crate::lock::lock;
 
 /// Numbers of commands are lower than this. Number 0 is no command.
-pub(crate) const COMMAND_NUMBERS: usize = 576;
+pub(crate) const COMMAND_NUMBERS: usize = 640;
 /// Most nanoseconds that a short request before a large one is assumed to take.
 const SHORT_NS: u64 = 2000;
 /// Most requests that share a time.
