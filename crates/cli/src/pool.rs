@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, Subcommand, ValueEnum};
 use farbank::Db;
 use farbank::store::{DATABASES, Error, Key, ReadView, Session, Stats, StoredItem};
-use farbank_cache::{AnyCache, CacheHistory as CachePast};
+use farbank_cache::{AnyCache, CacheHistory};
 use farbank_kv::{AnyKv, Config, PoolHistory};
 use farbank_pm::media::{AnyMedium, file_id};
-use farbank_pm::pool::{PoolSummary, summary};
+use farbank_pm::pool::{PoolRoot, PoolSummary, summary};
 use farbank_server::resp::request;
 
 use crate::backup::{BackupArgs, ImportArgs, RestoreArgs};
@@ -182,6 +182,61 @@ impl CreateArgs {
     }
 }
 
+/// Facts about a pool's past, from the words of its engine.
+enum EngineHistory {
+    Store(PoolHistory),
+    Cache(CacheHistory),
+}
+
+impl EngineHistory {
+    fn of(root: &PoolRoot) -> EngineHistory {
+        match CacheHistory::of(root) {
+            Some(cache) => EngineHistory::Cache(cache),
+            None => EngineHistory::Store(PoolHistory::of(root)),
+        }
+    }
+
+    fn engine(&self) -> &'static str {
+        match self {
+            EngineHistory::Store(_) => "kv",
+            EngineHistory::Cache(_) => "mdb",
+        }
+    }
+
+    /// Returns whether the last close was clean, and the number of opens.
+    fn opens(&self) -> (bool, u64) {
+        match self {
+            EngineHistory::Store(past) => (past.closed_cleanly, past.opened),
+            EngineHistory::Cache(past) => (past.closed_cleanly, past.opened),
+        }
+    }
+
+    /// Describes the last close and what the next open reads.
+    fn next_open(&self) -> &'static str {
+        match self {
+            EngineHistory::Cache(past) if past.closed_cleanly => "closed cleanly",
+            EngineHistory::Store(past) if past.closed_cleanly => {
+                "closed cleanly: the next open loads the index snapshot"
+            }
+            EngineHistory::Store(past) if past.has_checkpoint => {
+                "in use, or not closed cleanly: the next open loads the latest checkpoint of the index and reads the records \
+                 after it"
+            }
+            _ => "in use, or not closed cleanly: the next open reads the whole pool",
+        }
+    }
+
+    /// Returns the databases whose records have other numbers.
+    fn exchanged_databases(&self) -> Vec<u8> {
+        match self {
+            EngineHistory::Store(past) => (0..DATABASES as u8)
+                .filter(|db| past.databases.stored(*db) != *db)
+                .collect(),
+            EngineHistory::Cache(_) => Vec::new(),
+        }
+    }
+}
+
 impl PoolArgs {
     fn info(&self) -> Result<(), Failure> {
         let PoolSummary {
@@ -197,19 +252,16 @@ impl PoolArgs {
         } = self.summary()?;
         let own = File::open(&self.path).ok().and_then(|file| file_id(&file));
         let copy = in_use_as.zip(own).is_some_and(|(a, b)| !a.may_be(b));
-        let (engine, closed_cleanly, opened) = match CachePast::of(&root) {
-            Some(past) => ("mdb", past.closed_cleanly, past.opened),
-            None => {
-                let past = PoolHistory::of(&root);
-                ("kv", past.closed_cleanly, past.opened)
-            }
-        };
+        let past = EngineHistory::of(&root);
+        let engine = past.engine();
+        let (closed_cleanly, opened) = past.opens();
+        let exchanged = past.exchanged_databases();
         if self.json {
             let object = serde_json::json!({
                 "pool": self.path, "format_version": version, "engine": engine, "pool_bytes": pool_bytes,
                 "segment_bytes": segment_bytes, "segments": segments, "created_unix_s": created_unix_s, "opened": opened,
                 "closed_cleanly": closed_cleanly, "superblock_whole": !mended_at_open,
-                "copy": copy,
+                "copy": copy, "exchanged_databases": exchanged,
             });
             println!("{object}");
             return Ok(());
@@ -229,14 +281,11 @@ impl PoolArgs {
             "created {} hours ago, opened {opened} times",
             age.as_secs() / 3600
         );
-        println!(
-            "{}",
-            match closed_cleanly {
-                true if engine == "mdb" => "closed cleanly",
-                true => "closed cleanly: the next open loads the index snapshot",
-                false => "in use, or not closed cleanly: the next open reads the whole pool",
-            }
-        );
+        println!("{}", past.next_open());
+        if !exchanged.is_empty() {
+            let numbers: Vec<_> = exchanged.iter().map(u8::to_string).collect();
+            println!("databases exchanged by SWAPDB: {}", numbers.join(" "));
+        }
         if copy {
             println!("warning: {COPY}");
         }

@@ -73,12 +73,18 @@ fn databases_stay_exchanged_after_kills_and_clean_ends() {
         assert_eq!(client.ask("GET after"), "1");
         server.end(signal);
     }
-    let checked = Command::new(env!("CARGO_BIN_EXE_farbank"))
-        .args(["pool", "check"])
-        .arg(&pool)
-        .output()
-        .expect("the binary starts");
-    assert!(checked.status.success(), "{checked:?}");
+    for (command, expected) in [
+        ("check", "sound, 4 keys"),
+        ("info", "databases exchanged by SWAPDB: 0 1"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_farbank"))
+            .args(["pool", command])
+            .arg(&pool)
+            .output()
+            .expect("the binary starts");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains(expected), "{output:?}");
+    }
 }
 
 #[test]

@@ -16,8 +16,13 @@ const SETBACKS_AT: usize = 16;
 pub struct PoolHistory {
     /// Whether the last close was clean. Then the next open reads the index snapshot instead of the log.
     pub closed_cleanly: bool,
+    /// Whether there is a checkpoint of the index. After a crash, the next open reads it and the records after it
+    /// instead of all records.
+    pub has_checkpoint: bool,
     /// How many times the pool was opened.
     pub opened: u64,
+    /// The databases' numbers in the records.
+    pub databases: DatabaseMap,
 }
 
 impl PoolHistory {
@@ -27,7 +32,9 @@ impl PoolHistory {
         let words = RootWords::from_root(root);
         PoolHistory {
             closed_cleanly: words.snapshot != 0,
+            has_checkpoint: words.checkpoint != 0,
             opened: words.open_epoch,
+            databases: words.databases,
         }
     }
 
