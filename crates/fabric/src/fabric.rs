@@ -175,6 +175,11 @@ pub enum FabricError {
         /// The memory server.
         server: u16,
     },
+    /// The memory server has joined since this compute server has connected. The request was not sent.
+    Unlisted {
+        /// The memory server.
+        server: u16,
+    },
 }
 
 impl fmt::Display for FabricError {
@@ -200,6 +205,10 @@ impl fmt::Display for FabricError {
                 f,
                 "memory server {server} rejected the request: it needs aligned atomics, addresses inside its memory, \
                  and at most 1 MiB each way"
+            ),
+            FabricError::Unlisted { server } => write!(
+                f,
+                "memory server {server} has joined since this compute server has connected: connect again"
             ),
         }
     }

@@ -223,6 +223,12 @@ impl ShmFabric {
         self.0.control.reactor()
     }
 
+    /// Returns the duration of the compute server's lease without renewal.
+    #[must_use]
+    pub fn lease_ns(&self) -> Nanos {
+        self.0.control.lease_ns()
+    }
+
     /// Returns the sizes and the generation of memory server `server`, as it reported them at the connection.
     #[must_use]
     pub fn server_info(&self, server: u16) -> ServerInfo {
@@ -385,7 +391,12 @@ impl Fabric for ShmFabric {
     }
 
     fn caps(&self, server: u16) -> FabricCaps {
-        self.0.remote.caps(server)
+        // No request is sent to an unlisted server.
+        let known = match server < self.servers() {
+            true => server,
+            false => LEASE_SERVER,
+        };
+        self.0.remote.caps(known)
     }
 
     fn batch(
@@ -397,7 +408,13 @@ impl Fabric for ShmFabric {
             verbs.iter().all(|verb| verb.at().server() == server),
             "a batch must have verbs on server {server} only: {verbs:?}"
         );
-        let executed = self.0.execute(server, verbs);
+        let executed = match server < self.servers() {
+            true => self.0.execute(server, verbs),
+            false => Ok(ExecutedBatch {
+                result: Err(FabricError::Unlisted { server }),
+                is_turn: false,
+            }),
+        };
         let sent = executed.map_err(|verbs| self.0.remote.batch(server, verbs));
         let is_turn = matches!(&sent, Ok(batch) if batch.is_turn);
         let turn = is_turn.then(|| self.reactor().yield_now());
@@ -419,7 +436,14 @@ impl Fabric for ShmFabric {
         server: u16,
         ask: ServiceRequest,
     ) -> impl Future<Output = Result<ServiceResponse, FabricError>> {
-        self.0.control.call(server, ask)
+        let is_listed = server < self.servers();
+        let called = is_listed.then(|| self.0.control.call(server, ask));
+        async move {
+            match called {
+                Some(called) => called.await,
+                None => Err(FabricError::Unlisted { server }),
+            }
+        }
     }
 
     fn now(&self) -> Nanos {
