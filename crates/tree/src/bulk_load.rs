@@ -48,9 +48,14 @@ pub fn fill<K: Into<Key>>(
     fill_after(config, beginning(servers), share, entries, place);
 }
 
+/// Returns the first byte of a server's host memory that a new tree can use.
+pub(crate) const fn first_free() -> u64 {
+    RESERVED_BYTES.next_multiple_of(4096)
+}
+
 /// Returns the first free byte of each server.
 pub(crate) fn beginning(servers: u16) -> Vec<u64> {
-    vec![RESERVED_BYTES.next_multiple_of(4096); servers.into()]
+    vec![first_free(); servers.into()]
 }
 
 /// Like [`fill`], after the memory that is in use on each server, up to `next`.

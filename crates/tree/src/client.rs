@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crossbeam_utils::sync::{ShardedLockReadGuard, ShardedLockWriteGuard};
@@ -40,6 +40,8 @@ struct ComputeState {
     keys: KeySharing,
     cache: SharedCache,
     servers: Vec<MemoryServerState>,
+    /// Number of memory servers that get new nodes.
+    servers_in_use: AtomicU16,
 }
 
 /// A compute server's view of a memory server, and its memory there.
@@ -69,6 +71,14 @@ impl MemoryServerState {
 /// A compute server of a tree, for its other threads ([`Compute::on_thread`]).
 #[derive(Clone)]
 pub struct SharedCompute(Arc<ComputeState>);
+
+impl SharedCompute {
+    /// Sets the number of memory servers that get new nodes, which is all of them before. The others have joined only just, so that other
+    /// compute servers may not know them yet.
+    pub(crate) fn set_servers_in_use(&self, servers: u16) {
+        self.0.servers_in_use.store(servers, Ordering::Release);
+    }
+}
 
 /// A thread of a compute server.
 struct ComputeThread<F> {
@@ -125,6 +135,7 @@ impl<F: Fabric> Compute<F> {
             keys: KeySharing::new(),
             cache: SharedCache::new(cache),
             servers: servers.collect(),
+            servers_in_use: AtomicU16::new(fabric.servers()),
         };
         Compute::on_thread(fabric, &SharedCompute(Arc::new(state)))
     }
@@ -199,6 +210,17 @@ impl<F: Fabric> Client<F> {
 
     fn state(&self) -> &ComputeState {
         &self.thread.state
+    }
+
+    /// Returns the number of memory servers that get new nodes.
+    pub(crate) fn servers_in_use(&self) -> u16 {
+        self.state().servers_in_use.load(Ordering::Acquire)
+    }
+
+    /// Returns the state of `server`, if this compute server knows it.
+    fn listed(&self, server: u16) -> Result<&MemoryServerState, TreeError> {
+        let state = self.state().servers.get(usize::from(server));
+        state.ok_or(TreeError::Fabric(FabricError::Unlisted { server }))
     }
 
     fn server(&self, server: u16) -> &MemoryServerState {
@@ -285,7 +307,7 @@ impl<F: Fabric> Client<F> {
     /// Checks once that memory server `server` has this tree's mark. A server that restarted with empty memory has
     /// none.
     pub(crate) async fn admit(&self, server: u16) -> Result<(), TreeError> {
-        let state = self.server(server);
+        let state = self.listed(server)?;
         if state.is_marked.load(Ordering::Acquire) || fault!("tree.empty_server_admitted") {
             return Ok(());
         }
@@ -306,7 +328,7 @@ impl<F: Fabric> Client<F> {
     /// Returns the recorded error at once if `server` has failed to answer before, so that an epoch waits for its
     /// timeout only once.
     pub(crate) fn reachable(&self, server: u16) -> Result<(), TreeError> {
-        let state = self.server(server);
+        let state = self.listed(server)?;
         if !state.is_gone.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -88,7 +88,7 @@ impl<F: Fabric> Client<F> {
 
     /// Allocates the right node of a split of a node on `server`.
     async fn allocate_right(&self, server: u16) -> Result<(GAddr, u8), TreeError> {
-        let next = (server + 1) % self.fabric().servers();
+        let next = (server + 1) % self.servers_in_use();
         if self.config().spread_splits && next != server {
             // A server that is full or unreachable takes no part.
             if self.reachable(next).is_ok()

@@ -1,9 +1,9 @@
 //! The start of each memory server's host memory.
 //!
 //! ```text
-//!   0      8       64               128          192            4096                                  RESERVED_BYTES
-//!   │      │ mark  │ root's address │ descriptor │ spare memory │ locks, if they are in host memory   │ nodes and blocks ...
-//!                    (server 0)       (server 0)   `spare_memory`
+//!   0   8      64               128                     192            1024              4096           RESERVED_BYTES
+//!   │   │ mark │ root's address │ descriptor, numbers   │ spare memory │ addresses of      │ locks, if in │ nodes and blocks ...
+//!                (server 0)       of servers (server 0)   `spare_memory`  servers (server 0)  host memory
 //! ```
 
 use farbank_fabric::GAddr;

@@ -45,6 +45,9 @@ Examples:
   seq 1000 | sed 's/.*/key&\\tvalue&/' | farbank tree load $cluster
       a key, a tab and a value in each line
   farbank tree stat $cluster --keys
+  farbank memory-server --key-file key --number 2 --listen 127.0.0.1:7414 --lease-server 127.0.0.1:7411 &
+  farbank tree add-server $cluster 127.0.0.1:7414
+      a third memory server, which running clients learn of
   farbank memory-server --key-file key --pool /dev/shm/memory0 --listen 127.0.0.1:7413 &
   farbank tree create --servers shm:/dev/shm/memory0 --key-file key
       without the network: the client maps the server's file";
@@ -67,13 +70,15 @@ pub(crate) enum TreeCommand {
     Load(load::LoadArgs),
     /// Print the sizes of the tree and of its memory servers.
     Stat(StatArgs),
+    /// Add a memory server to the tree, while clients use it.
+    AddServer(AddServerArgs),
 }
 
 /// Options of every `farbank tree` subcommand.
 #[derive(Args)]
 struct ClusterArgs {
-    /// All memory servers, in the order of their numbers: their addresses, or shm:FILE for servers of this host with --pool
-    /// FILE.
+    /// The memory servers with which the tree was created, in the order of their numbers: their addresses, or shm:FILE for servers
+    /// of this host with --pool FILE. Those that have joined later can follow.
     #[arg(
         long,
         value_name = "IP:PORT|shm:FILE|libfabric:IP:PORT,...",
@@ -179,6 +184,16 @@ pub(crate) struct StatArgs {
     keys: bool,
 }
 
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct AddServerArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// The new memory server. It was started with the next number, and has empty memory.
+    #[arg(value_name = "IP:PORT|libfabric:IP:PORT")]
+    server: ServerAddress,
+}
+
 impl TreeCommand {
     /// Runs the subcommand.
     pub(crate) fn run(self) -> Result<(), Failure> {
@@ -190,6 +205,7 @@ impl TreeCommand {
             TreeCommand::Scan(scan) => scan.run(),
             TreeCommand::Load(load) => load.run(),
             TreeCommand::Stat(stat) => stat.run(),
+            TreeCommand::AddServer(add) => add.run(),
         }
     }
 }
@@ -401,16 +417,16 @@ impl StatArgs {
         let stats = cluster.stats().map_err(failed)?;
         let tree = info.tree;
         if self.cluster.json {
-            let servers =
-                info.servers
-                    .iter()
-                    .zip(&self.cluster.servers)
-                    .map(|(server, address)| {
-                        serde_json::json!({
-                            "address": address.to_string(), "generation": server.generation,
-                            "host_bytes": server.host_bytes, "lock_bytes": server.lock_bytes,
-                        })
-                    });
+            let servers = info
+                .servers
+                .iter()
+                .zip(&info.addresses)
+                .map(|(server, address)| {
+                    serde_json::json!({
+                        "address": address.to_string(), "generation": server.generation,
+                        "host_bytes": server.host_bytes, "lock_bytes": server.lock_bytes,
+                    })
+                });
             print_json(&serde_json::json!({
                 "servers": servers.collect::<Vec<_>>(), "key_bytes_max": tree.key_bytes_max,
                 "value_bytes_max": tree.value_bytes_max, "node_bytes": tree.node_bytes,
@@ -424,9 +440,7 @@ impl StatArgs {
             "tree: keys to {} bytes, values to {} bytes, nodes of {} bytes",
             tree.key_bytes_max, tree.value_bytes_max, tree.node_bytes
         );
-        for (number, (server, address)) in
-            info.servers.iter().zip(&self.cluster.servers).enumerate()
-        {
+        for (number, (server, address)) in info.servers.iter().zip(&info.addresses).enumerate() {
             println!(
                 "memory server {number} at {address}: {} of host memory, {} of lock memory, generation {}",
                 size::human(server.host_bytes),
@@ -441,6 +455,20 @@ impl StatArgs {
             "this client: compute server {}, epoch {}",
             info.compute, info.epoch
         );
+        Ok(())
+    }
+}
+
+impl AddServerArgs {
+    fn run(self) -> Result<(), Failure> {
+        let cluster = self.cluster.connect()?;
+        let number = cluster.add_server(self.server.clone()).map_err(failed)?;
+        match self.cluster.json {
+            true => print_json(&serde_json::json!({
+                "number": number, "address": self.server.to_string(),
+            })),
+            false => println!("memory server {number} at {} is in use", self.server),
+        }
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! `farbank memory-server` as a process: a cluster, a kill, and a memory that survives it. And `farbank tree` on it.
 
+mod joining;
 mod tree;
 
 use std::io::{BufRead, BufReader};

@@ -17,21 +17,21 @@ use super::{KEY, MemoryServer};
 
 /// How clients reach the memory servers.
 #[derive(Clone, Copy)]
-enum Way {
+pub(super) enum Way {
     Tcp,
     SharedMemory,
 }
 
-const WAYS: [Way; 2] = [Way::Tcp, Way::SharedMemory];
+pub(super) const WAYS: [Way; 2] = [Way::Tcp, Way::SharedMemory];
 
 /// Memory servers 0 and 1, each on a pool of its own.
-struct TwoServers {
-    folder: TempDir,
-    servers: Vec<MemoryServer>,
+pub(super) struct TwoServers {
+    pub(super) folder: TempDir,
+    pub(super) servers: Vec<MemoryServer>,
     way: Way,
 }
 
-fn start(
+pub(super) fn start(
     folder: &Path,
     number: usize,
     listen: &str,
@@ -49,7 +49,7 @@ fn start(
 }
 
 impl TwoServers {
-    fn start(way: Way) -> TwoServers {
+    pub(super) fn start(way: Way) -> TwoServers {
         let folder = tempfile::tempdir().unwrap();
         let first = start(folder.path(), 0, "127.0.0.1:0", None);
         let second = start(folder.path(), 1, "127.0.0.1:0", Some(first.address));
@@ -87,7 +87,7 @@ impl TwoServers {
         self.servers.insert(number, again);
     }
 
-    fn command(&self, subcommand: &str) -> Command {
+    pub(super) fn command(&self, subcommand: &str) -> Command {
         let list: Vec<_> = self.addresses().iter().map(ToString::to_string).collect();
         let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
         command.args([
@@ -106,7 +106,7 @@ impl TwoServers {
     }
 
     /// Runs a command that succeeds, and returns its standard output.
-    fn print(&self, subcommand: &str, args: &[&str]) -> String {
+    pub(super) fn print(&self, subcommand: &str, args: &[&str]) -> String {
         let output = self.run(subcommand, args);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{subcommand} {args:?}: {error}");
@@ -114,14 +114,14 @@ impl TwoServers {
     }
 
     /// Runs a command that fails with `code`, and checks that standard error has `text`.
-    fn fail(&self, subcommand: &str, args: &[&str], code: i32, text: &str) {
+    pub(super) fn fail(&self, subcommand: &str, args: &[&str], code: i32, text: &str) {
         let output = self.run(subcommand, args);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{subcommand}: {error}");
         assert!(error.contains(text), "{subcommand}: {error}");
     }
 
-    fn cluster(&self) -> Cluster {
+    pub(super) fn cluster(&self) -> Cluster {
         let key = SharedKey::new(KEY).unwrap();
         let settings = ClusterSettings {
             timeout: Duration::from_secs(10),

@@ -29,8 +29,8 @@ use crate::superblock::{ROOT, mark};
 const STATE: GAddr = GAddr::host(0, 128);
 const FIELDS: GAddr = GAddr::host(0, 136);
 const READY: u64 = u64::from_le_bytes(*b"frbktre1");
-/// The state during creation, with the owner in its low bits.
-const CREATING: u64 = 1 << 32;
+/// A word with an owner in its low bits.
+const OWNED: u64 = 1 << 32;
 /// The least owner: compute server 0 in epoch 0.
 const OWNER_MIN: u64 = 1 << 6;
 const VERSION: u16 = 1;
@@ -38,8 +38,8 @@ const VERSION: u16 = 1;
 const FIELD_BYTES: usize = 20;
 /// Minimum number of entries of a node.
 const NODE_ENTRIES: usize = 24;
-/// Time after which a client asks whether the creator of a tree is alive.
-const CREATION_DOUBT_NS: u64 = 20_000_000;
+/// Time after which a client asks again whether an owner is alive.
+const OWNER_DOUBT_NS: u64 = 20_000_000;
 /// Bytes of internal nodes that a client keeps.
 const CACHE_BYTES: usize = 64 << 20;
 /// 82 ms between the reads of a leaf and of a block, at most.
@@ -68,7 +68,7 @@ impl Default for TreeSettings {
 /// The sizes of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeDescriptor {
-    /// Number of memory servers.
+    /// Number of memory servers at the creation. Others may have joined.
     pub servers: u16,
     /// Maximum bytes of a key.
     pub key_bytes_max: usize,
@@ -123,7 +123,7 @@ impl TreeDescriptor {
     }
 
     /// Checks that a client that dies leaves no part of a node.
-    fn check_nodes(&self, fabric: &ShmFabric) -> Result<(), ClusterError> {
+    pub(super) fn check_nodes(&self, fabric: &ShmFabric) -> Result<(), ClusterError> {
         match fabric.whole_write_bytes_max() {
             Some(whole_bytes_max) if self.node_bytes > whole_bytes_max => {
                 Err(ClusterError::NodeTooLong {
@@ -167,8 +167,8 @@ fn base() -> Config {
     Config::sherman().with_checksums()
 }
 
-/// Opens the tree on the memory servers of `fabric`.
-pub(super) async fn open_tree(fabric: &ShmFabric) -> Result<TreeDescriptor, ClusterError> {
+/// Reads the sizes of the tree on the memory servers of `fabric`.
+pub(super) async fn read_descriptor(fabric: &ShmFabric) -> Result<TreeDescriptor, ClusterError> {
     let verbs = vec![Verb::read(STATE, 8), Verb::read(FIELDS, FIELD_BYTES)];
     let mut done = fabric.batch(LEASE_SERVER, verbs).await?;
     let fields = done.remove(1).into_bytes();
@@ -176,17 +176,11 @@ pub(super) async fn open_tree(fabric: &ShmFabric) -> Result<TreeDescriptor, Clus
         READY => {}
         0 if is_occupied(fabric).await? => return Err(ClusterError::Occupied),
         0 => return Err(ClusterError::Tree(TreeError::NoTree)),
-        state if state & !0xffff == CREATING => return Err(ClusterError::Creating),
+        state if is_owned(state) => return Err(ClusterError::Creating),
         _ => return Err(ClusterError::Occupied),
     }
     let descriptor = TreeDescriptor::decode(&fields).ok_or(ClusterError::Descriptor)?;
     descriptor.check_nodes(fabric)?;
-    if descriptor.servers != fabric.servers() {
-        return Err(ClusterError::OtherServers {
-            found: descriptor.servers,
-            given: fabric.servers(),
-        });
-    }
     Ok(descriptor)
 }
 
@@ -201,13 +195,7 @@ pub(super) async fn create_tree(
     let mut plan = CreationPlan::default();
     create(&descriptor.config(), fabric.servers(), &mut plan);
     for (server, to) in plan.reserved {
-        fabric
-            .call(server, ServiceRequest::Reserve { to })
-            .await
-            .map_err(|error| match error {
-                FabricError::Rejected { server } => ClusterError::Tree(TreeError::Full { server }),
-                error => error.into(),
-            })?;
+        reserve(fabric, server, to).await?;
     }
     for (at, bytes) in plan.writes {
         fabric.write(at, bytes).await?;
@@ -220,32 +208,61 @@ pub(super) async fn create_tree(
     Ok(descriptor)
 }
 
+/// Reserves the host memory of `server` up to byte `to`.
+pub(super) async fn reserve(fabric: &ShmFabric, server: u16, to: u64) -> Result<(), ClusterError> {
+    match fabric.call(server, ServiceRequest::Reserve { to }).await {
+        Ok(_) => Ok(()),
+        Err(FabricError::Rejected { server }) => {
+            Err(ClusterError::Tree(TreeError::Full { server }))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Takes the right to create the tree.
 async fn claim(fabric: &ShmFabric) -> Result<(), ClusterError> {
-    let owned = CREATING | encode_owner(fabric.compute(), fabric.epoch());
+    let state = word_of(&fabric.read(STATE, 8).await?);
+    if state == 0 && is_occupied(fabric).await? {
+        return Err(ClusterError::Occupied);
+    }
+    match take_word(fabric, STATE).await? {
+        Ok(_) => Ok(()),
+        Err(READY) => Err(ClusterError::Exists),
+        Err(found) if is_owned(found) => Err(ClusterError::Creating),
+        Err(_) => Err(ClusterError::Occupied),
+    }
+}
+
+/// Returns whether a word of the states of [`take_word`] has an owner.
+fn is_owned(word: u64) -> bool {
+    word & !0xffff == OWNED && word & 0xffff >= OWNER_MIN
+}
+
+/// Writes this compute server as the owner into the word at `at`, which was 0 or has an owner that is dead. Waits for an owner that is
+/// alive. Returns the new word, or the word found if it has no owner, or this compute server.
+pub(super) async fn take_word(
+    fabric: &ShmFabric,
+    at: GAddr,
+) -> Result<Result<u64, u64>, ClusterError> {
+    let owned = OWNED | encode_owner(fabric.compute(), fabric.epoch());
     let mut expected = 0;
     loop {
-        if expected == 0 && is_occupied(fabric).await? {
-            return Err(ClusterError::Occupied);
-        }
-        let found = fabric.cas(STATE, expected, owned).await?;
+        let found = fabric.cas(at, expected, owned).await?;
         if found == expected {
-            return Ok(());
+            return Ok(Ok(owned));
         }
-        if found == READY {
-            return Err(ClusterError::Exists);
+        if found == 0 {
+            expected = 0; // The owner has left it.
+            continue;
         }
-        if found == owned {
-            return Err(ClusterError::Creating);
-        }
-        if found & !0xffff != CREATING || found & 0xffff < OWNER_MIN {
-            return Err(ClusterError::Occupied);
+        if found == owned || !is_owned(found) {
+            return Ok(Err(found));
         }
         let (compute, epoch) = decode_owner(found & 0xffff);
         let check = ServiceRequest::CheckLease { compute, epoch };
         match fabric.call(LEASE_SERVER, check).await? {
             ServiceResponse::Expired => expected = found,
-            _ => fabric.sleep(CREATION_DOUBT_NS).await,
+            _ => fabric.sleep(OWNER_DOUBT_NS).await,
         }
     }
 }
@@ -267,7 +284,7 @@ async fn is_occupied(fabric: &ShmFabric) -> Result<bool, ClusterError> {
     Ok(false)
 }
 
-fn word_of(bytes: &[u8]) -> u64 {
+pub(super) fn word_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(*bytes.first_chunk().expect("a word was read"))
 }
 

@@ -16,11 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
+use farbank_fabric::Fabric;
 use farbank_fabric::shm::ShmSettings;
 use farbank_fabric::tcp::{Reactor, WaitMode};
 use farbank_pm::sync::ignore_poison;
 
-use super::session::{Session, SharedSession};
+use super::session::{Session, SessionUse, SharedSession};
 use super::{ClusterError, ClusterStats};
 
 type JobFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -89,7 +90,8 @@ impl JobQueue {
 /// The state that the threads of a driver share.
 struct DriverShared {
     queue: JobQueue,
-    settings: ShmSettings,
+    /// With the servers that have joined.
+    settings: Mutex<ShmSettings>,
     wait: WaitMode,
     /// The newest session.
     session: Mutex<Option<Arc<SharedSession>>>,
@@ -106,25 +108,55 @@ pub(super) struct DriverState {
 }
 
 impl DriverState {
-    /// Returns the session. Begins another if the last one is broken.
-    pub(super) fn session(&self) -> Result<Rc<Session>, ClusterError> {
+    /// Returns the session. Begins another if the last one is not usable.
+    pub(super) fn session(&self) -> Result<SessionUse, ClusterError> {
+        loop {
+            let session = self.newest_session()?;
+            if let Some(begun) = SessionUse::begin(&session) {
+                return Ok(begun);
+            }
+        }
+    }
+
+    fn newest_session(&self) -> Result<Rc<Session>, ClusterError> {
         let mut own = self.session.borrow_mut();
-        let is_usable = |session: &&Rc<Session>| !session.shared().is_broken();
+        let is_usable = |session: &&Rc<Session>| session.shared().is_usable();
         if let Some(session) = own.as_ref().filter(is_usable) {
             return Ok(Rc::clone(session));
         }
         *own = None;
         // Other threads that need a session wait for this one.
         let mut newest = ignore_poison(self.shared.session.lock());
-        let usable = newest.take().filter(|session| !session.is_broken());
+        let usable = newest.take().filter(|session| session.is_usable());
         let joined = usable.and_then(|session| Session::join(&self.reactor, &session));
         let session = match joined {
             Some(session) => session,
-            None => Session::begin(&self.reactor, self.shared.settings.clone())?,
+            None => Session::begin(&self.reactor, self.settings())?,
         };
         *newest = Some(Arc::clone(session.shared()));
         *own = Some(Rc::clone(&session));
         Ok(session)
+    }
+
+    /// Returns the session, with the tree open. Begins another session if servers have joined.
+    pub(super) async fn opened(&self) -> Result<SessionUse, ClusterError> {
+        loop {
+            let session = self.session()?;
+            let joined = session.open().await?;
+            if joined.is_empty() {
+                return Ok(session);
+            }
+            session.shared().retire();
+            let known = usize::from(session.fabric.servers());
+            let mut settings = ignore_poison(self.shared.settings.lock());
+            settings.servers.truncate(known);
+            settings.servers.extend(joined);
+        }
+    }
+
+    /// Returns the settings of the next session.
+    pub(super) fn settings(&self) -> ShmSettings {
+        ignore_poison(self.shared.settings.lock()).clone()
     }
 
     /// Adds to the statistics.
@@ -142,7 +174,7 @@ impl DriverState {
     async fn close(&self) {
         let has_session = ignore_poison(self.shared.session.lock())
             .as_ref()
-            .is_some_and(|session| !session.is_broken());
+            .is_some_and(|session| session.is_usable());
         if !has_session {
             return;
         }
@@ -168,7 +200,7 @@ impl Driver {
     ) -> Result<Driver, ClusterError> {
         let shared = Arc::new(DriverShared {
             queue: JobQueue::default(),
-            settings,
+            settings: Mutex::new(settings),
             wait,
             session: Mutex::default(),
             stats: Mutex::default(),

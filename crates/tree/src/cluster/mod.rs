@@ -9,7 +9,7 @@
 //! ```
 //!
 //! * `driver`: the threads, and the operations that they run. `session`: their compute server in one epoch.
-//! * `descriptor`: the sizes of a tree, and its creation.
+//! * `descriptor`: the sizes of a tree, and its creation. `joining`: servers that join later.
 //! * `stored_key`: keys of any bytes.
 //!
 //! # Invariants
@@ -23,12 +23,14 @@
 //! * A tree has a maximum length of keys, at most 1,024 bytes, and each entry takes this much. Values have at most
 //!   [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) bytes.
 //! * A scan is not atomic: a key that is written meanwhile may or may not be in it.
-//! * The list of memory servers is fixed at the creation of the tree. All of them must be reachable when a session begins.
+//! * All memory servers must be reachable when a session begins. Servers join ([`Cluster::add_server`]), but none leaves, and nodes
+//!   stay on their server: a new server gets nodes of later splits.
 //! * A session takes memory from the servers in chunks. At its end it leaves the unused rest to others (`spare_memory`), except
 //!   for the memory of merged leaves. A session that ends with an error, or is killed, leaves nothing: its chunks are lost.
 
 mod descriptor;
 mod driver;
+mod joining;
 mod session;
 mod stored_key;
 
@@ -39,7 +41,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farbank_fabric::shm::{ServerAddress, ShmConnectError, ShmSettings};
+use farbank_fabric::shm::{ServerAddress, ShmConnectError, ShmFabric, ShmSettings};
 use farbank_fabric::tcp::{ServerInfo, SharedKey, WaitMode};
 use farbank_fabric::{Fabric, FabricError};
 
@@ -52,7 +54,8 @@ use crate::op_stats::OpStats;
 use crate::range::Direction;
 use descriptor::create_tree;
 use driver::{Driver, DriverState};
-use session::Session;
+use joining::add_server;
+use session::{Session, SessionUse};
 use stored_key::{LENGTH_BYTES, decode_key, encode_key};
 
 /// A key and its value.
@@ -117,6 +120,18 @@ pub enum ClusterError {
         /// Number of servers that were given.
         given: u16,
     },
+    /// A memory server can only join by its IP address, which is the same for all clients.
+    JoinsByFile,
+    /// The memory server is one of the tree's already.
+    InTree {
+        /// Its number.
+        server: u16,
+    },
+    /// Another memory server is joining as this number.
+    OtherJoins {
+        /// The number.
+        server: u16,
+    },
     /// The sizes of a new tree are out of range.
     Sizes {
         /// The maximum bytes of a key.
@@ -162,6 +177,16 @@ impl fmt::Display for ClusterError {
                 f,
                 "the tree is on {found} memory servers, but {given} addresses were given: list all of them in the order of \
                  their numbers"
+            ),
+            ClusterError::JoinsByFile => f.write_str(
+                "a memory server joins by its IP:PORT, which is the same for all clients, not by its file",
+            ),
+            ClusterError::InTree { server } => {
+                write!(f, "this is memory server {server} of the tree already")
+            }
+            ClusterError::OtherJoins { server } => write!(
+                f,
+                "another memory server is joining as number {server}: add that one again first"
             ),
             ClusterError::Sizes {
                 key_bytes_max,
@@ -262,6 +287,8 @@ pub struct ClusterInfo {
     pub tree: TreeDescriptor,
     /// The memory servers, in the order of their numbers.
     pub servers: Vec<ServerInfo>,
+    /// Their addresses.
+    pub addresses: Vec<ServerAddress>,
     /// Number of this compute server.
     pub compute: u16,
     /// Its epoch.
@@ -317,7 +344,7 @@ impl Cluster {
         self.driver.run(move |state| async move {
             let session = state.session()?;
             let descriptor = create_tree(&session.fabric, &settings).await?;
-            session.set_tree(descriptor);
+            session.set_tree(descriptor, descriptor.servers);
             Ok(())
         })
     }
@@ -328,17 +355,53 @@ impl Cluster {
     /// There is no tree, or a memory server does not answer.
     pub fn info(&self) -> Result<ClusterInfo, ClusterError> {
         self.read(|state, session| async move {
-            let _ = state;
-            let (tree, _) = session.tree().await?;
+            let (tree, _) = session.tree();
             let servers = (0..session.fabric.servers())
                 .map(|server| session.fabric.server_info(server))
                 .collect();
+            let mut addresses = state.settings().servers;
+            addresses.truncate(usize::from(session.fabric.servers()));
             Ok(ClusterInfo {
                 tree,
                 servers,
+                addresses,
                 compute: session.fabric.compute(),
                 epoch: session.fabric.epoch(),
             })
+        })
+    }
+
+    /// Adds the memory server at `address` to the tree, and returns its number. It must have been started with this number, the next after
+    /// those of the tree's servers, and with empty memory. Waits for three lease times, until all clients know it; they need not be restarted.
+    /// From then on, splits also put nodes there. Nodes stay on their server otherwise.
+    ///
+    /// If this fails with an error of the fabric, the addition may have begun: repeat it with the same address.
+    ///
+    /// # Errors
+    /// There is no tree; the server is not reachable, has another number or data of another structure; another server is joining.
+    pub fn add_server(&self, address: ServerAddress) -> Result<u16, ClusterError> {
+        if matches!(address, ServerAddress::Shm(_)) {
+            return Err(ClusterError::JoinsByFile);
+        }
+        self.driver.run(move |state| async move {
+            let (tree, _) = state.opened().await?.tree();
+            let mut settings = state.settings();
+            settings.compute = None;
+            // The last one may be joining, if an earlier call has failed.
+            let (last, others) = settings.servers.split_last().expect("there is a server");
+            if let Some(server) = others.iter().position(|known| *known == address) {
+                let server = server as u16;
+                return Err(ClusterError::InTree { server });
+            }
+            if *last != address {
+                settings.servers.push(address.clone());
+            }
+            // As another compute server, which knows the new one from the start.
+            let fabric = ShmFabric::connect(&state.reactor, settings)?;
+            state.reactor.spawn(fabric.clone().keep_alive());
+            add_server(&fabric, &tree, &address).await?;
+            fabric.leave().await?;
+            Ok(fabric.servers() - 1)
         })
     }
 
@@ -361,7 +424,7 @@ impl Cluster {
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, ClusterError> {
         let (key, value) = (key.to_vec(), value.to_vec());
         self.driver.run(move |state| async move {
-            let session = state.session()?;
+            let session = state.opened().await?;
             put(&state, &session, &key, &value).await
         })
     }
@@ -373,8 +436,8 @@ impl Cluster {
     pub fn insert_if_absent(&self, key: &[u8], value: &[u8]) -> Result<bool, ClusterError> {
         let (key, value) = (key.to_vec(), value.to_vec());
         self.driver.run(move |state| async move {
-            let session = state.session()?;
-            let (tree, client) = session.tree().await?;
+            let session = state.opened().await?;
+            let (tree, client) = session.tree();
             let stored = encode_key(&key, tree.key_bytes_max)?;
             let inserted = client.insert_bytes_if_absent(stored, &value).await?;
             state.count(|stats| stats.add(&client.take_op()));
@@ -424,8 +487,8 @@ impl Cluster {
         let expected = expected.map(<[u8]>::to_vec);
         let new = new.map(<[u8]>::to_vec);
         self.driver.run(move |state| async move {
-            let session = state.session()?;
-            let (tree, client) = session.tree().await?;
+            let session = state.opened().await?;
+            let (tree, client) = session.tree();
             let stored = encode_key(&key, tree.key_bytes_max)?;
             let swap = client.compare_and_swap_bytes(stored, expected.as_deref(), new.as_deref());
             let outcome = swap.await?;
@@ -441,7 +504,7 @@ impl Cluster {
     /// The first error of [`Cluster::put`].
     pub fn put_all(&self, entries: Vec<KeyValue>) -> Result<(), ClusterError> {
         self.driver.run(move |state| async move {
-            let session = state.session()?;
+            let session = Rc::new(state.opened().await?);
             let parts = split_by_key(entries, |(key, _)| key);
             let write = |part: Vec<KeyValue>| {
                 let (state, session) = (Rc::clone(&state), Rc::clone(&session));
@@ -464,8 +527,8 @@ impl Cluster {
     pub fn delete(&self, key: &[u8]) -> Result<bool, ClusterError> {
         let key = key.to_vec();
         self.driver.run(move |state| async move {
-            let session = state.session()?;
-            let (tree, client) = session.tree().await?;
+            let session = state.opened().await?;
+            let (tree, client) = session.tree();
             let stored = encode_key(&key, tree.key_bytes_max)?;
             let removed = client.remove_bytes(stored).await?;
             state.count(|stats| stats.add(&client.take_op()));
@@ -565,7 +628,7 @@ impl Cluster {
     /// Runs a read, and repeats it once after an error of the fabric (TREE-CLUSTER-3).
     fn read<T, R>(
         &self,
-        operation: impl Fn(Rc<DriverState>, Rc<Session>) -> R + Clone + Send + 'static,
+        operation: impl Fn(Rc<DriverState>, Rc<SessionUse>) -> R + Clone + Send + 'static,
     ) -> Result<T, ClusterError>
     where
         T: Send + 'static,
@@ -574,7 +637,7 @@ impl Cluster {
         let once = || {
             let operation = operation.clone();
             self.driver.run(move |state| async move {
-                let session = state.session()?;
+                let session = Rc::new(state.opened().await?);
                 operation(state, session).await
             })
         };
@@ -590,7 +653,7 @@ async fn get(
     session: &Session,
     key: &[u8],
 ) -> Result<Option<Vec<u8>>, ClusterError> {
-    let (tree, client) = session.tree().await?;
+    let (tree, client) = session.tree();
     let stored = encode_key(key, tree.key_bytes_max)?;
     let value = client.get_bytes(stored).await?;
     state.count(|stats| stats.add(&client.take_op()));
@@ -599,7 +662,7 @@ async fn get(
 
 async fn get_all(
     state: &Rc<DriverState>,
-    session: &Rc<Session>,
+    session: &Rc<SessionUse>,
     keys: Vec<Vec<u8>>,
 ) -> Result<Vec<Option<Vec<u8>>>, ClusterError> {
     let mut values = vec![None; keys.len()];
@@ -642,7 +705,7 @@ async fn put(
     key: &[u8],
     value: &[u8],
 ) -> Result<bool, ClusterError> {
-    let (tree, client) = session.tree().await?;
+    let (tree, client) = session.tree();
     let stored = encode_key(key, tree.key_bytes_max)?;
     let replaced = client.insert_bytes(stored, value).await?;
     state.count(|stats| stats.add(&client.take_op()));
@@ -701,7 +764,7 @@ async fn scan(
 ) -> Result<Vec<KeyValue>, ClusterError> {
     /// Keys that are read at once.
     const PAGE: usize = 256;
-    let (tree, client) = session.tree().await?;
+    let (tree, client) = session.tree();
     let (most, direction) = (tree.key_bytes_max, range.direction);
     let mut next = range.first(most)?;
     let mut found = Vec::new();

@@ -2,18 +2,24 @@
 //!
 //! A session ends for all threads with the first error of the fabric on one of them, because the effects of its requests may be
 //! unknown. The next operation begins another session, as another compute server.
+//!
+//! A session *retires* when a memory server joins that it does not know (`joining`). New operations begin another session. The old
+//! one is left when its operations have ended.
 
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use farbank_fabric::shm::{ShmFabric, ShmMembership, ShmSettings};
+use farbank_fabric::Fabric;
+use farbank_fabric::shm::{ServerAddress, ShmFabric, ShmMembership, ShmSettings};
 use farbank_fabric::tcp::Reactor;
 use farbank_pm::sync::unpoisoned;
 
 use super::ClusterError;
-use super::descriptor::{TreeDescriptor, open_tree};
+use super::descriptor::TreeDescriptor;
+use super::joining::{OpenedTree, open_tree, read_numbers};
 use crate::client::{Client, Compute, SharedCompute};
 use crate::error::TreeError;
 
@@ -22,17 +28,63 @@ pub(super) struct SharedSession {
     membership: ShmMembership,
     /// The tree, when a thread has opened it. No holder of the lock panics.
     tree: Mutex<Option<(TreeDescriptor, SharedCompute)>>,
+    /// Operations under way.
+    uses: AtomicUsize,
+    /// Whether no more operations begin.
+    is_retired: AtomicBool,
     /// Whether a request has failed, so that the effects of the session's requests are unknown.
     is_broken: AtomicBool,
 }
 
 impl SharedSession {
-    pub(super) fn is_broken(&self) -> bool {
+    /// Returns whether an operation can begin.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.is_broken() && !self.is_retired.load(Ordering::SeqCst)
+    }
+
+    fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::SeqCst)
+    }
+
+    /// Makes later operations begin another session.
+    pub(super) fn retire(&self) {
+        self.is_retired.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns the tree's sizes and the compute server, if a thread has opened the tree.
+    fn opened(&self) -> Option<(TreeDescriptor, SharedCompute)> {
+        unpoisoned(self.tree.lock()).clone()
     }
 
     fn end(&self) {
         self.is_broken.store(true, Ordering::SeqCst);
+    }
+}
+
+/// An operation's use of a session: a retired session ends when no operation uses it.
+pub(super) struct SessionUse(Rc<Session>);
+
+impl SessionUse {
+    /// Begins to use `session`. `None`: no operation can begin.
+    pub(super) fn begin(session: &Rc<Session>) -> Option<SessionUse> {
+        // Counted before the look at the state, as `end_when_unused` looks after it has retired the session.
+        session.shared.uses.fetch_add(1, Ordering::SeqCst);
+        let begun = SessionUse(Rc::clone(session));
+        session.shared.is_usable().then_some(begun)
+    }
+}
+
+impl Drop for SessionUse {
+    fn drop(&mut self) {
+        self.0.shared.uses.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Deref for SessionUse {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.0
     }
 }
 
@@ -60,6 +112,8 @@ impl Session {
         let shared = Arc::new(SharedSession {
             membership: fabric.membership(),
             tree: Mutex::default(),
+            uses: AtomicUsize::new(0),
+            is_retired: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
         });
         // The lease of a broken session ends, so that others get its locks, although this thread may have no operation meanwhile
@@ -71,6 +125,7 @@ impl Session {
                 watched.end();
             }
         });
+        reactor.spawn(watch_servers(fabric.clone(), Arc::clone(&shared)));
         Ok(Session::new(fabric, shared))
     }
 
@@ -99,8 +154,8 @@ impl Session {
         &self.shared
     }
 
-    /// Begins to use the tree that `descriptor` describes, unless another thread has.
-    pub(super) fn set_tree(&self, descriptor: TreeDescriptor) {
+    /// Begins to use the tree that `descriptor` describes, unless another thread has. `in_use` servers get new nodes.
+    pub(super) fn set_tree(&self, descriptor: TreeDescriptor, in_use: u16) {
         let mut tree = unpoisoned(self.shared.tree.lock());
         let (compute, epoch) = (self.fabric.compute(), self.fabric.epoch());
         let (descriptor, compute) = match &*tree {
@@ -110,6 +165,7 @@ impl Session {
             None => {
                 let config = descriptor.config();
                 let compute = Compute::new(self.fabric.clone(), compute, epoch, config);
+                compute.shared().set_servers_in_use(in_use);
                 *tree = Some((descriptor, compute.shared()));
                 (descriptor, compute)
             }
@@ -120,21 +176,28 @@ impl Session {
         });
     }
 
-    /// Returns the tree's sizes and a client of it.
-    pub(super) async fn tree(&self) -> Result<(TreeDescriptor, Client<ShmFabric>), ClusterError> {
-        if self.tree.borrow().is_none() {
-            let opened = unpoisoned(self.shared.tree.lock())
-                .as_ref()
-                .map(|tree| tree.0);
-            let descriptor = match opened {
-                Some(descriptor) => descriptor,
-                None => open_tree(&self.fabric).await?,
-            };
-            self.set_tree(descriptor);
+    /// Opens the tree. Returns the addresses of servers that have joined and that the session does not know: then the tree is not open.
+    pub(super) async fn open(&self) -> Result<Vec<ServerAddress>, ClusterError> {
+        if self.tree.borrow().is_some() {
+            return Ok(Vec::new());
         }
+        let opened = self.shared.opened();
+        let (descriptor, in_use) = match opened {
+            Some((descriptor, _)) => (descriptor, 0), // `in_use` is set already.
+            None => match open_tree(&self.fabric).await? {
+                OpenedTree::Open(descriptor, numbers) => (descriptor, numbers.in_use),
+                OpenedTree::MoreServers(addresses) => return Ok(addresses),
+            },
+        };
+        self.set_tree(descriptor, in_use);
+        Ok(Vec::new())
+    }
+
+    /// Returns the tree's sizes and a client of it. The tree is open.
+    pub(super) fn tree(&self) -> (TreeDescriptor, Client<ShmFabric>) {
         let tree = self.tree.borrow();
-        let tree = tree.as_ref().expect("the tree was opened above");
-        Ok((tree.descriptor, tree.compute.client()))
+        let tree = tree.as_ref().expect("the tree is open");
+        (tree.descriptor, tree.compute.client())
     }
 
     /// Records the error of an operation.
@@ -146,20 +209,53 @@ impl Session {
 
     /// Leaves the unused memory and the epoch, if nothing of it can be under way. No thread uses the session any more.
     pub(super) async fn leave(&self) {
-        if self.shared.is_broken() {
+        leave(&self.fabric, &self.shared).await;
+    }
+}
+
+/// See [`Session::leave`].
+async fn leave(fabric: &ShmFabric, shared: &SharedSession) {
+    if shared.is_broken() {
+        return;
+    }
+    if let Some((_, compute)) = shared.opened() {
+        let client = Compute::on_thread(fabric.clone(), &compute).client();
+        if client.leave_spare().await.is_err() {
             return;
         }
-        let opened = unpoisoned(self.shared.tree.lock()).is_some();
-        if opened {
-            let left = match self.tree().await {
-                Ok((_, client)) => client.leave_spare().await.is_ok(),
-                Err(_) => false,
-            };
-            if !left {
-                return;
-            }
-        }
-        // Without the answer the epoch ends with its lease.
-        let _ = self.fabric.leave().await;
     }
+    // Without the answer the epoch ends with its lease.
+    let _ = fabric.leave().await;
+}
+
+/// Looks for memory servers that have joined, until the session ends (TREE-JOIN-2).
+async fn watch_servers(fabric: ShmFabric, shared: Arc<SharedSession>) {
+    let every = fabric.lease_ns() / 4;
+    while shared.is_usable() {
+        fabric.sleep(every).await;
+        let Some((descriptor, compute)) = shared.opened() else {
+            continue;
+        };
+        // After an error, an operation or the renewal of the lease will get one, too.
+        let Ok(numbers) = read_numbers(&fabric, descriptor.servers).await else {
+            continue;
+        };
+        if numbers.announced > fabric.servers() {
+            break;
+        }
+        compute.set_servers_in_use(numbers.in_use);
+    }
+    end_when_unused(&fabric, &shared).await;
+}
+
+/// Retires the session, and leaves it when its operations have ended.
+async fn end_when_unused(fabric: &ShmFabric, shared: &SharedSession) {
+    /// Time between two looks at the operations.
+    const PAUSE_NS: u64 = 1_000_000;
+    shared.retire();
+    while shared.uses.load(Ordering::SeqCst) > 0 && !shared.is_broken() {
+        fabric.sleep(PAUSE_NS).await;
+    }
+    leave(fabric, shared).await;
+    shared.end();
 }
