@@ -37,20 +37,22 @@ fn key(writer: usize, number: usize) -> Vec<u8> {
     format!("{number:05} of writer {writer}").into_bytes()
 }
 
-/// Puts keys until `is_over`, then [`AFTER`] more. Returns the number of keys.
+/// Puts keys until `is_over`, then [`AFTER`] more. Writer 0 puts them one by one, others many in one operation. Returns the
+/// number of keys.
 fn write(cluster: &Cluster, writer: usize, written: &AtomicUsize, is_over: &AtomicBool) -> usize {
-    let put = |number| {
-        let had = cluster.put(&key(writer, number), b"value").unwrap();
-        assert!(!had, "key {number} of writer {writer}");
-        written.fetch_add(1, Ordering::SeqCst);
-    };
-    let mut number = 0;
-    while !is_over.load(Ordering::SeqCst) {
-        put(number);
-        number += 1;
+    let at_once = 1 + 250 * writer;
+    let (mut number, mut last) = (0, usize::MAX);
+    while number < last {
+        if last == usize::MAX && is_over.load(Ordering::SeqCst) {
+            last = number + AFTER;
+        }
+        let keys = (number..number + at_once).map(|number| key(writer, number));
+        let entries = keys.map(|key| (key, b"value".to_vec())).collect();
+        cluster.put_all(entries).unwrap();
+        number += at_once;
+        written.fetch_add(at_once, Ordering::SeqCst);
     }
-    (number..number + AFTER).for_each(put);
-    number + AFTER
+    number
 }
 
 /// Returns the next chunk of memory server 2 as a number.
