@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farbank_pm::rng::Rng;
 
-use super::{ClusterOptions, SERVERS};
+use super::ClusterOptions;
 
 /// A process of the cluster, by its number among those of its kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,9 +47,10 @@ impl CutLength {
 }
 
 impl CycleFault {
-    pub(super) fn draw(options: &ClusterOptions, rng: &mut Rng) -> CycleFault {
+    /// Draws the fault of a cycle with `servers` memory servers.
+    pub(super) fn draw(options: &ClusterOptions, servers: usize, rng: &mut Rng) -> CycleFault {
         let process = rng.below(options.processes as u64) as usize;
-        let server = rng.below(SERVERS.into()) as usize;
+        let server = rng.below(servers as u64) as usize;
         // Half of the cycles of a cluster with hosts cut one off.
         if options.has_hosts && rng.below(2) == 0 {
             let node = match rng.below(6) {

@@ -74,7 +74,15 @@ impl MadeCall {
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        matches!(&self.ended, Some((_, ClusterAnswer::Failed(_))))
+        self.failure().is_some()
+    }
+
+    /// Returns the reason why the call failed, if it did.
+    pub(super) fn failure(&self) -> Option<&str> {
+        match &self.ended {
+            Some((_, ClusterAnswer::Failed(reason))) => Some(reason),
+            _ => None,
+        }
     }
 
     /// Returns the time that a call took, in nanoseconds.
@@ -129,7 +137,7 @@ impl MadeCall {
         !self.is_in_flight() && !self.has_failed()
     }
 
-    fn line(&self, began_ns: u64) -> String {
+    pub(super) fn line(&self, began_ns: u64) -> String {
         let us = |ns: u64| ns.saturating_sub(began_ns) as f64 / 1_000.0;
         let ended = match &self.ended {
             Some((ns, answer)) => format!("{:10.1} us: {answer}", us(*ns)),

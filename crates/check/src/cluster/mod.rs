@@ -20,6 +20,8 @@
 //! CLUSTER-3  A call of a process takes at most [`wait_max`] while another compute process is killed, paused or cut off. Each round
 //!            ends within a minute.
 //! CLUSTER-4  Memory servers keep what was acknowledged when they are killed and start again on their pools.
+//! CLUSTER-5  While memory servers join ([`ClusterOptions::joins`]), no call fails because its process does not know one, unless
+//!            the process is paused or cut off. Each server joins in the end, also if the process that adds it is killed.
 //!
 //! Over shared memory, the lease server may kill a process that is paused within a batch. The figures count that.
 //!
@@ -49,14 +51,20 @@ use cycle_fault::{ClusterNode, CutLength, CycleFault};
 use history::{KeyValues, KeyVerdict, MadeCall, check_key, collect, longest_call};
 use hosts::ClusterHosts;
 pub use process::ClusterFabric;
-use process::{ComputeProcess, MemoryProcess, write_key};
+use process::{AddingProcess, ComputeProcess, MemoryProcess, write_key};
 
 /// Number of keys. A quarter of them is in use in one cycle.
 pub const KEYS: u64 = 96;
 /// Keys of one cycle.
 const BUSY_KEYS: u64 = KEYS / 4;
-/// Memory servers.
+/// Memory servers at the creation of the tree.
 const SERVERS: u16 = 2;
+/// Text of [`ClusterAnswer::Failed`] if the process does not know a memory server.
+pub const UNLISTED: &str = "unlisted";
+/// Time in which a server that joins is in use after the last cycle, besides leases.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Leases in which it is.
+const JOIN_LEASES: u32 = 20;
 /// Time after which a round that has not ended is a violation: more than any timeout of a client.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Shortest lease of a compute process: cuts of less than half of it are possible.
@@ -109,6 +117,8 @@ pub struct ClusterOptions {
     pub clients: usize,
     /// Calls of each client in a cycle.
     pub calls: u64,
+    /// Number of memory servers that join during the run, one after another.
+    pub joins: u16,
     /// Seed of the random choices. Timing differs between runs even with the same seed.
     pub seed: u64,
 }
@@ -132,6 +142,10 @@ pub struct ClusterFigures {
     pub short_cuts: u64,
     /// Hosts of memory servers cut off.
     pub server_cuts: u64,
+    /// Memory servers that joined.
+    pub joined: u64,
+    /// Processes that added one and were killed, or failed because of another fault.
+    pub additions_repeated: u64,
     /// Calls that were answered.
     pub answered: u64,
     /// Calls that failed with an error.
@@ -168,7 +182,8 @@ pub fn run(
     let mut figures = ClusterFigures::default();
     let mut values = KeyValues::new();
     for cycle in 0..options.cycles {
-        let fault = CycleFault::draw(options, &mut rng);
+        cluster.join_next(cycle, &mut rng)?;
+        let fault = CycleFault::draw(options, cluster.memory.len(), &mut rng);
         let mut calls = cluster.round(cycle, fault, &mut rng)?;
         let reader = rng.below(options.processes as u64) as usize;
         calls.extend(cluster.read_all(reader)?);
@@ -179,9 +194,9 @@ pub fn run(
             .filter_map(|(key, id)| Some((key, id?)))
             .collect();
         count(&calls, fault, &mut figures);
-        figures.longest = figures
-            .longest
-            .max(check_waits(&calls, fault, options.lease).map_err(RunFailure::Violation)?);
+        let longest = check_waits(&calls, fault, options.lease).map_err(RunFailure::Violation)?;
+        figures.longest = figures.longest.max(longest);
+        check_joins(&calls, fault).map_err(RunFailure::Violation)?;
         for key in 0..KEYS {
             match check_key(key, &calls, &values, &read) {
                 KeyVerdict::Holds => figures.histories += 1,
@@ -201,9 +216,12 @@ pub fn run(
         }
         figures.mended += std::mem::take(&mut cluster.mended);
         figures.expelled += std::mem::take(&mut cluster.expelled);
+        (figures.joined, figures.additions_repeated) = cluster.joins;
         figures.elapsed = began.elapsed();
         progress(&figures);
     }
+    cluster.end_join()?;
+    (figures.joined, figures.additions_repeated) = cluster.joins;
     Ok(figures)
 }
 
@@ -251,13 +269,35 @@ fn check_waits(
     }
 }
 
+/// Checks that no call of a process that `fault` has not struck failed because of a memory server that it does not know (CLUSTER-5).
+fn check_joins(calls: &[MadeCall], fault: CycleFault) -> Result<(), ServerViolation> {
+    let struck = fault.struck().map(|process| process as u64);
+    let is_wrong = |made: &&MadeCall| {
+        let is_struck = struck.is_some_and(|process| made.is_of(process));
+        !is_struck && made.failure() == Some(UNLISTED)
+    };
+    match calls.iter().find(is_wrong) {
+        None => Ok(()),
+        Some(made) => Err(ServerViolation {
+            key: "of a process that was not struck".into(),
+            what: "a call failed because its process does not know a memory server".into(),
+            history: vec![made.line(0)],
+        }),
+    }
+}
+
 /// The processes of a run.
 struct Cluster<'a> {
     options: &'a ClusterOptions,
     hosts: Option<ClusterHosts>,
     memory: Vec<MemoryProcess>,
     compute: Vec<ComputeProcess>,
+    /// Addresses of the servers at the creation. Compute processes learn of the others.
     addresses: String,
+    /// The process that adds the last memory server.
+    adding: Option<AddingProcess>,
+    /// Servers that joined, and repeated additions.
+    joins: (u64, u64),
     taken_over: u64,
     mended: u64,
     expelled: u64,
@@ -267,7 +307,10 @@ impl Cluster<'_> {
     fn start(options: &ClusterOptions) -> Result<Cluster<'_>, ChildError> {
         write_key(&options.key(), options.seed)?;
         let hosts = match options.has_hosts {
-            true => Some(ClusterHosts::new(SERVERS.into(), options.processes)?),
+            true => {
+                let servers = usize::from(SERVERS + options.joins);
+                Some(ClusterHosts::new(servers, options.processes)?)
+            }
             false => None,
         };
         let host = |node| hosts.as_ref().map(|hosts| hosts.of(node));
@@ -290,6 +333,8 @@ impl Cluster<'_> {
             hosts,
             memory,
             addresses,
+            adding: None,
+            joins: (0, 0),
             taken_over: 0,
             mended: 0,
             expelled: 0,
@@ -376,6 +421,75 @@ impl Cluster<'_> {
         Ok(())
     }
 
+    /// Starts to add a memory server if it is time, or continues.
+    fn join_next(&mut self, cycle: u64, rng: &mut Rng) -> Result<(), ChildError> {
+        let begun = self.memory.len() as u64 - u64::from(SERVERS);
+        if self.adding.is_some() {
+            // Now and then it is killed.
+            if rng.below(8) == 0 {
+                self.adding = None;
+                self.add_last()?;
+                self.joins.1 += 1;
+            }
+            return self.poll_join().map(drop);
+        }
+        let every = self.options.cycles / (u64::from(self.options.joins) + 1);
+        if begun == self.options.joins.into() || cycle < (begun + 1) * every {
+            return Ok(());
+        }
+        let number = self.memory.len();
+        let lease_server = Some(self.memory[0].address());
+        let hosts = self.hosts.as_ref();
+        let host = hosts.map(|hosts| hosts.of(ClusterNode::Memory(number)));
+        let server = MemoryProcess::start(self.options, host, number as u16, lease_server)?;
+        self.memory.push(server);
+        self.add_last()
+    }
+
+    /// Starts the process that adds the last memory server.
+    fn add_last(&mut self) -> Result<(), ChildError> {
+        let hosts = self.hosts.as_ref();
+        let host = hosts.map(|hosts| hosts.of(ClusterNode::Compute(0)));
+        let server = self.memory.last().expect("there are memory servers");
+        let adding = AddingProcess::start(self.options, host, &self.addresses, server)?;
+        self.adding = Some(adding);
+        Ok(())
+    }
+
+    /// Returns `Ok` if no server is joining, or else the reason. Repeats an addition that has failed because of a fault.
+    fn poll_join(&mut self) -> Result<Result<(), String>, ChildError> {
+        let Some(adding) = &mut self.adding else {
+            return Ok(Ok(()));
+        };
+        match adding.result()? {
+            None => Ok(Err("it has not ended".into())),
+            Some(Ok(())) => {
+                self.adding = None;
+                self.joins.0 += 1;
+                Ok(Ok(()))
+            }
+            Some(Err(why)) => {
+                self.add_last()?;
+                self.joins.1 += 1;
+                Ok(Err(why))
+            }
+        }
+    }
+
+    /// Waits until the last server has joined.
+    fn end_join(&mut self) -> Result<(), ChildError> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let due = Instant::now() + JOIN_TIMEOUT + JOIN_LEASES * self.options.lease;
+        while let Err(why) = self.poll_join()? {
+            if Instant::now() > due {
+                let what = format!("a memory server does not join: {why}");
+                return Err(ChildError::Round(what));
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
     /// Lets process `number` read all keys, by gets and by scans in both directions.
     fn read_all(&mut self, number: usize) -> Result<Vec<MadeCall>, ChildError> {
         self.compute[number].begin(&format!("read {KEYS}"))?;
@@ -432,12 +546,13 @@ mod tests {
             threads: 1,
             clients: 1,
             calls: 1,
+            joins: 0,
             seed: 1,
         };
         let mut rng = Rng::new(1);
         let mut cuts = |has_hosts| {
             let options = options(has_hosts);
-            let drawn = (0..1000).map(|_| CycleFault::draw(&options, &mut rng));
+            let drawn = (0..1000).map(|_| CycleFault::draw(&options, 2, &mut rng));
             let cuts = drawn.filter(|fault| matches!(fault, CycleFault::Cut(..)));
             cuts.count()
         };

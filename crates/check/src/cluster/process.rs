@@ -1,6 +1,6 @@
 //! The processes of a cluster: memory servers and compute processes.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,51 @@ impl ClusterOptions {
                 banner: String::from_utf8_lossy(&output.stderr).into_owned(),
             }),
         }
+    }
+}
+
+/// `farbank tree add-server` for a memory server. Killed when dropped.
+pub(super) struct AddingProcess(Child);
+
+impl AddingProcess {
+    /// Starts it on `host` if there is one. It knows the servers of `addresses`.
+    pub(super) fn start(
+        options: &ClusterOptions,
+        host: Option<&Host>,
+        addresses: &str,
+        server: &MemoryProcess,
+    ) -> Result<AddingProcess, ChildError> {
+        let mut command = options.command(host);
+        command.args(["tree", "add-server", "--servers", addresses, "--key-file"]);
+        command.arg(options.key()).arg(server.network_name(options));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = options.spawn(command.stderr(Stdio::piped()))?;
+        Ok(AddingProcess(child))
+    }
+
+    /// Returns the result if the process has ended: `Ok` if the server has joined, or else what the process has printed.
+    pub(super) fn result(&mut self) -> Result<Option<Result<(), String>>, ChildError> {
+        let status = self.0.try_wait().map_err(ChildError::Process)?;
+        let Some(status) = status else {
+            return Ok(None);
+        };
+        if status.success() {
+            return Ok(Some(Ok(())));
+        }
+        let mut printed = String::new();
+        if let Some(stderr) = &mut self.0.stderr {
+            let read = stderr.read_to_string(&mut printed);
+            read.map_err(ChildError::Process)?;
+        }
+        Ok(Some(Err(format!("{status}: {printed}"))))
+    }
+}
+
+impl Drop for AddingProcess {
+    fn drop(&mut self) {
+        // Fails if the process has ended already.
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
 
@@ -164,8 +209,15 @@ impl MemoryProcess {
     /// Returns the server as a compute process names it.
     pub(super) fn name(&self, options: &ClusterOptions) -> String {
         match &options.fabric {
-            ClusterFabric::Tcp => self.address.to_string(),
             ClusterFabric::Shm => format!("shm:{}", options.memory(self.number).display()),
+            ClusterFabric::Tcp | ClusterFabric::Libfabric { .. } => self.network_name(options),
+        }
+    }
+
+    /// Returns the server's address for processes of all hosts.
+    fn network_name(&self, options: &ClusterOptions) -> String {
+        match &options.fabric {
+            ClusterFabric::Tcp | ClusterFabric::Shm => self.address.to_string(),
             ClusterFabric::Libfabric { .. } => format!("libfabric:{}", self.address),
         }
     }

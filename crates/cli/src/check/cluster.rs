@@ -12,11 +12,12 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, value_parser};
 use farbank_check::cluster::{
     self, ClusterAnswer, ClusterCall, ClusterFabric, ClusterFigures, ClusterLine, LEASE_DEFAULT,
-    LEASE_MIN, key_bytes, key_number, monotonic_ns, value_bytes, value_id,
+    LEASE_MIN, UNLISTED, key_bytes, key_number, monotonic_ns, value_bytes, value_id,
 };
+use farbank_fabric::FabricError;
 use farbank_fabric::shm::ServerAddress;
 use farbank_pm::rng::Rng;
-use farbank_tree::{CasOutcome, Cluster, ClusterError, ClusterSettings, KeyValue};
+use farbank_tree::{CasOutcome, Cluster, ClusterError, ClusterSettings, KeyValue, TreeError};
 
 use super::ended::{CheckFigures, CheckReport, in_memory};
 use crate::common::{Failure, read_key};
@@ -76,6 +77,9 @@ pub(crate) struct CheckClusterArgs {
     /// Calls of each client in a cycle.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u64).range(1..=4000))]
     calls: u64,
+    /// Memory servers that join during the run. The process that adds one may be killed, too.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(..=16))]
+    joins: u16,
     /// Seed of the random number generator. Timing still differs from run to run.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -126,6 +130,7 @@ impl CheckClusterArgs {
             threads: self.threads as usize,
             clients: self.clients as usize,
             calls: self.calls,
+            joins: self.joins,
             seed: self.seed,
         };
         let report = CheckReport {
@@ -149,7 +154,7 @@ impl CheckFigures for ClusterFigures {
     fn line(&self) -> String {
         format!(
             "{} cycles ({} kills and {} pauses of compute processes, {} of them killed by the lease server, {} restarts of memory servers, \
-         {} long and {} short cuts of compute processes, {} of memory servers), {} calls answered, {} failed, {} \
+         {} long and {} short cuts of compute processes, {} of memory servers), {} memory servers joined ({} additions repeated), {} calls answered, {} failed, {} \
          in flight at a kill, {} locks taken over, {} of them during a long cut, {} nodes mended, {} histories linearizable, {} not decided, longest call of \
          another process {:.0} ms; {:.1} s",
             self.cycles,
@@ -160,6 +165,8 @@ impl CheckFigures for ClusterFigures {
             self.cuts,
             self.short_cuts,
             self.server_cuts,
+            self.joined,
+            self.additions_repeated,
             self.answered,
             self.failed,
             self.in_flight,
@@ -176,7 +183,8 @@ impl CheckFigures for ClusterFigures {
     fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "check": "cluster", "holds": true, "cycles": self.cycles, "kills": self.kills, "pauses": self.pauses, "expelled": self.expelled,
-            "restarts": self.restarts, "cuts": self.cuts, "short_cuts": self.short_cuts, "server_cuts": self.server_cuts, "answered": self.answered, "failed": self.failed, "in_flight": self.in_flight,
+            "restarts": self.restarts, "cuts": self.cuts, "short_cuts": self.short_cuts, "server_cuts": self.server_cuts, "joined": self.joined,
+            "additions_repeated": self.additions_repeated, "answered": self.answered, "failed": self.failed, "in_flight": self.in_flight,
             "taken_over": self.taken_over, "taken_in_cuts": self.taken_in_cuts, "mended": self.mended, "histories": self.histories,
             "given_up": self.given_up, "longest_ms": self.longest.as_secs_f64() * 1e3,
             "elapsed_s": self.elapsed.as_secs_f64(),
@@ -290,7 +298,12 @@ fn make(cluster: &Cluster, client: u64, key: u64, call: ClusterCall) -> bool {
         call,
     });
     let answer = execute(cluster, key, call);
-    let answer = answer.unwrap_or_else(|error| ClusterAnswer::Failed(error.to_string()));
+    let answer = answer.unwrap_or_else(|error| {
+        ClusterAnswer::Failed(match error {
+            ClusterError::Tree(TreeError::Fabric(FabricError::Unlisted { .. })) => UNLISTED.into(),
+            error => error.to_string(),
+        })
+    });
     let is_answered = !matches!(answer, ClusterAnswer::Failed(_));
     print(&ClusterLine::End {
         client,
