@@ -51,7 +51,7 @@ use cycle_fault::{ClusterNode, CutLength, CycleFault};
 use history::{KeyValues, KeyVerdict, MadeCall, check_key, collect, longest_call};
 use hosts::ClusterHosts;
 pub use process::ClusterFabric;
-use process::{AddingProcess, ComputeProcess, MemoryProcess, write_key};
+use process::{AddingProcess, AdditionState, ComputeProcess, MemoryProcess, write_key};
 
 /// Number of keys. A quarter of them is in use in one cycle.
 pub const KEYS: u64 = 96;
@@ -456,38 +456,43 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// Returns `Ok` if no server is joining, or else the reason. Repeats an addition that has failed because of a fault.
-    fn poll_join(&mut self) -> Result<Result<(), String>, ChildError> {
+    /// Looks at the addition, if there is one. Repeats it if it has failed because of a fault.
+    fn poll_join(&mut self) -> Result<AdditionState, ChildError> {
         let Some(adding) = &mut self.adding else {
-            return Ok(Ok(()));
+            return Ok(AdditionState::Joined);
         };
-        match adding.result()? {
-            None => Ok(Err("it has not ended".into())),
-            Some(Ok(())) => {
+        let state = adding.state()?;
+        match &state {
+            AdditionState::Running => {}
+            AdditionState::Joined => {
                 self.adding = None;
                 self.joins.0 += 1;
-                Ok(Ok(()))
             }
-            Some(Err(why)) => {
+            AdditionState::Failed(_) => {
                 self.add_last()?;
                 self.joins.1 += 1;
-                Ok(Err(why))
             }
         }
+        Ok(state)
     }
 
     /// Waits until the last server has joined.
     fn end_join(&mut self) -> Result<(), ChildError> {
         const PAUSE: Duration = Duration::from_millis(20);
         let due = Instant::now() + JOIN_TIMEOUT + JOIN_LEASES * self.options.lease;
-        while let Err(why) = self.poll_join()? {
+        let mut failure = String::new();
+        loop {
+            match self.poll_join()? {
+                AdditionState::Joined => return Ok(()),
+                AdditionState::Failed(why) => failure = why,
+                AdditionState::Running => {}
+            }
             if Instant::now() > due {
-                let what = format!("a memory server does not join: {why}");
+                let what = format!("a memory server does not join. {failure}");
                 return Err(ChildError::Round(what));
             }
             thread::sleep(PAUSE);
         }
-        Ok(())
     }
 
     /// Lets process `number` read all keys, by gets and by scans in both directions.

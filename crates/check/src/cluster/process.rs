@@ -78,6 +78,14 @@ impl ClusterOptions {
     }
 }
 
+/// The state of an addition.
+pub(super) enum AdditionState {
+    Running,
+    Joined,
+    /// The process has failed, and has printed this.
+    Failed(String),
+}
+
 /// `farbank tree add-server` for a memory server. Killed when dropped.
 pub(super) struct AddingProcess(Child);
 
@@ -97,21 +105,20 @@ impl AddingProcess {
         Ok(AddingProcess(child))
     }
 
-    /// Returns the result if the process has ended: `Ok` if the server has joined, or else what the process has printed.
-    pub(super) fn result(&mut self) -> Result<Option<Result<(), String>>, ChildError> {
+    pub(super) fn state(&mut self) -> Result<AdditionState, ChildError> {
         let status = self.0.try_wait().map_err(ChildError::Process)?;
         let Some(status) = status else {
-            return Ok(None);
+            return Ok(AdditionState::Running);
         };
         if status.success() {
-            return Ok(Some(Ok(())));
+            return Ok(AdditionState::Joined);
         }
         let mut printed = String::new();
         if let Some(stderr) = &mut self.0.stderr {
             let read = stderr.read_to_string(&mut printed);
             read.map_err(ChildError::Process)?;
         }
-        Ok(Some(Err(format!("{status}: {printed}"))))
+        Ok(AdditionState::Failed(format!("{status}: {printed}")))
     }
 }
 
