@@ -22,6 +22,11 @@
 //!     know it, or the session's lease has ended. A session that is late nevertheless gets `FabricError::Unlisted`.
 //! TREE-JOIN-3  One client at a time adds a server, and each of its steps can be repeated. If the client dies before the server
 //!     is in use, the next one must add the same server, and continues.
+//!
+//! # Crash argument
+//! The client that adds a server, or a memory server, can be killed after any step. Until the announcement no session uses the address
+//! or the mark, so the steps before it are repeated. The announcement and the use are one word each. In between, sessions know
+//! the server and put nothing there.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -71,10 +76,12 @@ impl ServerNumbers {
             announced: word as u16,
             in_use: (word >> 16) as u16,
         };
+        let joined = numbers.announced.checked_sub(created);
+        let waiting = numbers.announced.checked_sub(numbers.in_use);
         let is_valid = word >> 32 == 0
             && numbers.in_use >= created
-            && (numbers.in_use..=numbers.in_use + 1).contains(&numbers.announced)
-            && numbers.announced - created <= JOINED_MAX;
+            && joined.is_some_and(|count| count <= JOINED_MAX)
+            && waiting.is_some_and(|count| count <= 1);
         is_valid.then_some(numbers)
     }
 }
@@ -305,6 +312,8 @@ mod tests {
             assert_eq!(ServerNumbers::decode(numbers.encode(), 2), Some(numbers));
         }
         for wrong in [
+            of(0, u16::MAX),
+            of(u16::MAX, u16::MAX),
             of(4, 2),
             of(3, 4),
             of(3, 1),
