@@ -54,7 +54,7 @@ pub enum Inconsistency {
         /// Number of the segment.
         segment: u32,
     },
-    /// The map of a segment ends before or behind its records (KV-MAP-1).
+    /// The map of a segment ends before its records (KV-MAP-2).
     MapEnd {
         /// Number of the segment.
         segment: u32,

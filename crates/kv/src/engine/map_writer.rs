@@ -202,7 +202,7 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), 
         };
     };
     let end = info.used.load(Relaxed) as usize;
-    if map.end != end {
+    if map.end < end {
         return Err(Inconsistency::MapEnd {
             segment,
             map_end: map.end,

@@ -20,7 +20,8 @@
 //!     until the index no longer points at it either.
 //! KV-MAP-2  A segment gets a map only when it is sealed and settled: each of its records is published or never will
 //!     be. No record becomes live after that. So of two maps of one generation, the earlier marks at least the records
-//!     that the later one marks.
+//!     that the later one marks. The earlier may end later: if its segment is scanned without a map and without `sealed`, dead values
+//!     at the end whose extents are in use again are torn. An open does not use a map that ends later than `sealed` says.
 //! KV-MAP-3  A map that fails its checksum is ignored, and its segment is scanned from end to end. The checksum's seed
 //!     includes the segment's offset, its generation and its open epoch, so a map of an earlier use fails it. The open
 //!     epoch matters because interrupted recycling may leave a free segment in its earlier generation.
