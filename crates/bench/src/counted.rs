@@ -286,6 +286,12 @@ impl<M: Medium> Medium for Counted<M> {
         ticket
     }
 
+    fn make_visible(&self, ctx: &mut PersistCtx) {
+        let before = ctx.counters;
+        self.inner.make_visible(ctx);
+        self.did(ctx, before);
+    }
+
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.inner.poll(ticket)
     }

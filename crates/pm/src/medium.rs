@@ -318,6 +318,9 @@ pub trait Medium: Send + Sync + 'static {
     #[track_caller]
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket;
 
+    /// Makes everything that this context copied in visible to other threads, before its later stores. It need not be durable.
+    fn make_visible(&self, ctx: &mut PersistCtx);
+
     /// Returns whether `ticket` is durable.
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned>;
 
@@ -453,6 +456,10 @@ impl<M: Medium> Medium for Arc<M> {
     #[track_caller]
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         (**self).drain(ctx)
+    }
+
+    fn make_visible(&self, ctx: &mut PersistCtx) {
+        (**self).make_visible(ctx);
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {

@@ -96,6 +96,10 @@ impl Medium for MediumPart {
         self.medium.drain(ctx)
     }
 
+    fn make_visible(&self, ctx: &mut PersistCtx) {
+        self.medium.make_visible(ctx);
+    }
+
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.medium.poll(ticket)
     }
@@ -188,6 +192,10 @@ impl Medium for SplitMedium {
     #[track_caller]
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         self.far.drain(ctx)
+    }
+
+    fn make_visible(&self, ctx: &mut PersistCtx) {
+        self.far.make_visible(ctx);
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {

@@ -61,6 +61,10 @@ impl<M: Medium> Medium for UnflushedMedium<M> {
         Ticket::DURABLE
     }
 
+    fn make_visible(&self, ctx: &mut PersistCtx) {
+        self.0.make_visible(ctx);
+    }
+
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.0.poll(ticket)
     }

@@ -17,8 +17,8 @@
 //! KV-LARGE-4  An extent is freed only if its segment still has the generation in the table. FLUSHALL may have freed it
 //!     before, and another session may have reused it. So a segment gets a new generation under the lock of
 //!     [`Segments::retired`](crate::segments::Segments::retired), too.
-//! KV-LARGE-5  A session that fills an extent stays pinned until it has drained it. FLUSHALL frees extents at any time, and
-//!     stores still in flight must not reach a segment that has been recycled.
+//! KV-LARGE-5  A session that fills an extent stays pinned until its stores are visible. FLUSHALL frees extents at any time, and
+//!     stores still in flight must not reach a segment that has been recycled. The simulated medium has no such stores.
 
 use farbank_pm::Medium;
 use farbank_pm::situation;
@@ -89,7 +89,7 @@ impl<M: Medium> KvSession<M> {
         table: &mut Vec<u8>,
     ) {
         self.pin(); // KV-LARGE-5
-        self.batch.has_undrained_extents = true;
+        self.batch.has_unshown_extents = true;
         self.accounts.unpaid += bytes.len() as u64;
         let engine = &*self.engine;
         let info = engine.info(segment);
@@ -119,7 +119,7 @@ impl<M: Medium> KvSession<M> {
     /// Frees extents whose record will not be written.
     pub(crate) fn free_unwritten_extents(&mut self, table: &[u8]) {
         if !table.is_empty() {
-            self.drain_extents();
+            self.show_extents();
             self.engine.free_table(table);
         }
     }

@@ -102,8 +102,8 @@ struct StagedBatch {
     guarded: Vec<u64>,
     /// Extent tables of staged writes.
     tables: Vec<Vec<u8>>,
-    /// Whether extents were written since the last drain.
-    has_undrained_extents: bool,
+    /// Whether stores to extents may be in flight.
+    has_unshown_extents: bool,
     /// Writes of new keys since the last write of an existing key.
     consecutive_inserts: u32,
 }
@@ -225,7 +225,7 @@ impl<M: Medium> KvSession<M> {
     #[inline]
     pub(crate) fn pin(&mut self) {
         self.pin.reads += 1;
-        let renew = self.pin.reads >= READS_PER_PIN && !self.batch.has_undrained_extents;
+        let renew = self.pin.reads >= READS_PER_PIN && !self.batch.has_unshown_extents;
         if !self.pin.is_pinned || renew {
             self.engine.epochs.pin(&self.pin.slot);
             (self.pin.is_pinned, self.pin.reads) = (true, 0);
@@ -233,15 +233,15 @@ impl<M: Medium> KvSession<M> {
     }
 
     pub(crate) fn unpin(&mut self) {
-        self.drain_extents();
+        self.show_extents();
         self.pin.slot.unpin();
         self.pin.is_pinned = false;
     }
 
-    /// Drains extents that are still being written. Afterwards another session may reuse them (KV-LARGE-5).
-    pub(crate) fn drain_extents(&mut self) {
-        if std::mem::take(&mut self.batch.has_undrained_extents) {
-            self.engine.medium().drain(&mut self.ctx);
+    /// Ends the stores to extents that are still being written. Afterwards another session may reuse them (KV-LARGE-5).
+    pub(crate) fn show_extents(&mut self) {
+        if std::mem::take(&mut self.batch.has_unshown_extents) {
+            self.engine.medium().make_visible(&mut self.ctx);
         }
     }
 
@@ -447,7 +447,7 @@ impl<M: Medium> KvSession<M> {
             .log
             .copy_in(&self.engine.segments, &mut self.ctx, unpublished);
         let ticket = self.engine.medium().drain(&mut self.ctx);
-        self.batch.has_undrained_extents = false;
+        self.batch.has_unshown_extents = false;
         self.log.drained(&self.engine.segments, ticket);
         self.log.rotate(&self.engine.segments);
         self.accounts.written += bytes;
@@ -720,7 +720,7 @@ impl<M: Medium> KvSession<M> {
         self.log.discard();
         // The extents need not be durable, and no store to them is in flight: the stripe locks taken since have
         // drained the write-combining buffers (KV-LARGE-5).
-        self.batch.has_undrained_extents = false;
+        self.batch.has_unshown_extents = false;
         situation!("kv.extents_abandoned", !self.batch.tables.is_empty());
         for table in std::mem::take(&mut self.batch.tables) {
             self.free_unwritten_extents(&table);

@@ -437,7 +437,7 @@ impl<M: Medium> KvSession<M> {
         view: ReadView,
         each: &mut dyn FnMut(usize, Option<StoredItem<'_>>),
     ) -> Result<(), Error> {
-        self.drain_extents();
+        self.show_extents();
         self.engine.epochs.pin(&self.pin.slot);
         let places = self.places_together(keys, view);
         let mut bytes = std::mem::take(&mut self.buffers.scratch);
@@ -468,7 +468,7 @@ impl<M: Medium> KvSession<M> {
         out: &mut Vec<u8>,
         head: BeforeValues<'_>,
     ) -> Result<(), Error> {
-        self.drain_extents();
+        self.show_extents();
         self.engine.epochs.pin(&self.pin.slot);
         let places = self.places_together(keys, view);
         let start = out.len();

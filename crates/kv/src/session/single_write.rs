@@ -163,7 +163,7 @@ impl<M: Medium> KvSession<M> {
     fn can_write_single(&self) -> bool {
         self.engine.caps().drain == Drain::Fence
             && !self.has_pending()
-            && !self.batch.has_undrained_extents
+            && !self.batch.has_unshown_extents
             && !self.log.has_full()
     }
 

@@ -524,6 +524,9 @@ impl Medium for File {
         Ticket(number)
     }
 
+    /// The page cache shows every write at once.
+    fn make_visible(&self, _: &mut PersistCtx) {}
+
     #[inline]
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.shared.poll(ticket)

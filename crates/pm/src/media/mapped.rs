@@ -513,13 +513,18 @@ impl Medium for Mapped {
     #[inline]
     fn drain(&self, ctx: &mut PersistCtx) -> Ticket {
         if ctx.take_undrained() {
-            if self.fences {
-                cpu::fence(); // PM-MAP-1
-            }
-            compiler_fence(Ordering::Release);
-            ctx.counters.fences += 1;
+            self.make_visible(ctx); // PM-MAP-1
         }
         Ticket::DURABLE
+    }
+
+    #[inline]
+    fn make_visible(&self, ctx: &mut PersistCtx) {
+        if self.fences {
+            cpu::fence();
+        }
+        compiler_fence(Ordering::Release);
+        ctx.counters.fences += 1;
     }
 
     #[inline]

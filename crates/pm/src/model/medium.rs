@@ -308,6 +308,13 @@ impl<M: Medium> Medium for Modelled<M> {
         self.inner.drain(ctx)
     }
 
+    fn make_visible(&self, ctx: &mut PersistCtx) {
+        if self.writes_back {
+            self.trace.push(Step::new(StepKind::Fence, 0));
+        }
+        self.inner.make_visible(ctx);
+    }
+
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.inner.poll(ticket)
     }

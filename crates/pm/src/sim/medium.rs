@@ -167,6 +167,9 @@ impl Medium for Sim {
         self.ticket(state.drains.issued_ticket)
     }
 
+    /// All threads see every copy at once: write-combining buffers are not simulated.
+    fn make_visible(&self, _: &mut PersistCtx) {}
+
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
         let state = self.state();
         match &state.drains.poisoned {
