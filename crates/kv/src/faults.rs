@@ -244,7 +244,7 @@ pub(crate) const IN_CHECKPOINTS: [NamedFault; 9] = [
         name: "kv.checkpoint_generation_ignored",
         description: "an open uses entries of segments that were recycled after the checkpoint",
         source: "invariant KV-CKPT-1 of engine/checkpoint.rs",
-        shows_in: None,
+        shows_in: Some(Persistency::Word),
     },
     NamedFault {
         name: "kv.checkpoint_sequence_ignored",
