@@ -157,22 +157,22 @@ impl Session {
     /// Begins to use the tree that `descriptor` describes, unless another thread has. `in_use` servers get new nodes.
     pub(super) fn set_tree(&self, descriptor: TreeDescriptor, in_use: u16) {
         let mut tree = unpoisoned(self.shared.tree.lock());
-        let (compute, epoch) = (self.fabric.compute(), self.fabric.epoch());
-        let (descriptor, compute) = match &*tree {
-            Some((descriptor, shared)) => {
-                (*descriptor, Compute::on_thread(self.fabric.clone(), shared))
-            }
-            None => {
-                let config = descriptor.config();
-                let compute = Compute::new(self.fabric.clone(), compute, epoch, config);
-                compute.shared().set_servers_in_use(in_use);
-                *tree = Some((descriptor, compute.shared()));
-                (descriptor, compute)
-            }
-        };
+        let (descriptor, compute) = tree.get_or_insert_with(|| {
+            let (compute, epoch) = (self.fabric.compute(), self.fabric.epoch());
+            let config = descriptor.config();
+            let compute = Compute::new(self.fabric.clone(), compute, epoch, config).shared();
+            compute.set_servers_in_use(in_use);
+            (descriptor, compute)
+        });
+        self.attach(*descriptor, compute);
+    }
+
+    /// Begins to use the tree on this thread.
+    fn attach(&self, descriptor: TreeDescriptor, compute: &SharedCompute) {
+        let compute = Rc::new(Compute::on_thread(self.fabric.clone(), compute));
         *self.tree.borrow_mut() = Some(OpenTree {
             descriptor,
-            compute: Rc::new(compute),
+            compute,
         });
     }
 
@@ -181,16 +181,17 @@ impl Session {
         if self.tree.borrow().is_some() {
             return Ok(Vec::new());
         }
-        let opened = self.shared.opened();
-        let (descriptor, in_use) = match opened {
-            Some((descriptor, _)) => (descriptor, 0), // `in_use` is set already.
-            None => match open_tree(&self.fabric).await? {
-                OpenedTree::Open(descriptor, numbers) => (descriptor, numbers.in_use),
-                OpenedTree::MoreServers(addresses) => return Ok(addresses),
-            },
-        };
-        self.set_tree(descriptor, in_use);
-        Ok(Vec::new())
+        if let Some((descriptor, compute)) = self.shared.opened() {
+            self.attach(descriptor, &compute);
+            return Ok(Vec::new());
+        }
+        match open_tree(&self.fabric).await? {
+            OpenedTree::MoreServers(addresses) => Ok(addresses),
+            OpenedTree::Open(descriptor, numbers) => {
+                self.set_tree(descriptor, numbers.in_use);
+                Ok(Vec::new())
+            }
+        }
     }
 
     /// Returns the tree's sizes and a client of it. The tree is open.
