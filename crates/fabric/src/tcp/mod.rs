@@ -82,7 +82,7 @@ pub use reactor::{Reactor, TaskHandle};
 
 use crate::wire::WireError;
 
-pub use crate::wire::{KEY_BYTES_MIN, Refusal, SharedKey};
+pub use crate::wire::{KEY_BYTES_MIN, PROTOCOL_VERSION, Refusal, SharedKey};
 
 /// How a thread waits for the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -13,7 +13,7 @@ pub(crate) const NONCE_BYTES: usize = 32;
 pub(crate) const PROOF_BYTES: usize = 32;
 const MAGIC: [u8; 8] = *b"frbkwire";
 /// Version of the protocol. Both ends must have the same.
-const VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The secret that all compute and memory servers of a cluster share. They authenticate each other with HMAC-SHA-256.
 #[derive(Clone)]
@@ -122,7 +122,7 @@ impl Hello {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_frame(out, FrameKind::Hello, 0, |out| {
             out.extend(MAGIC);
-            out.extend(VERSION.to_le_bytes());
+            out.extend(PROTOCOL_VERSION.to_le_bytes());
             out.extend([self.role as u8, self.epoch]);
             out.extend(self.server.to_le_bytes());
             out.extend(self.number.to_le_bytes());
@@ -167,7 +167,7 @@ fn check_version(fields: &mut BodyReader<'_>) -> Result<(), WireError> {
         });
     }
     match fields.u16()? {
-        VERSION => Ok(()),
+        PROTOCOL_VERSION => Ok(()),
         version => Err(WireError::Field {
             name: "version",
             found: version.into(),
@@ -192,7 +192,7 @@ impl Challenge {
     pub(crate) fn fields(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         out.extend(MAGIC);
-        out.extend(VERSION.to_le_bytes());
+        out.extend(PROTOCOL_VERSION.to_le_bytes());
         out.extend(self.server.to_le_bytes());
         for word in [
             self.generation,

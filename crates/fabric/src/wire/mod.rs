@@ -47,7 +47,7 @@ pub(crate) use auth::{
     Challenge, Hello, NONCE_BYTES, ProofOf, Role, decode_proof, decode_refusal, encode_proof,
     encode_refusal, encode_welcome,
 };
-pub use auth::{KEY_BYTES_MIN, Refusal, SharedKey};
+pub use auth::{KEY_BYTES_MIN, PROTOCOL_VERSION, Refusal, SharedKey};
 #[cfg(feature = "libfabric")]
 pub(crate) use endpoint::EndpointName;
 pub(crate) use requests::{

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farbank_fabric::tcp::{
-    ConnectError, Reactor, Refusal, SharedKey, TcpFabric, TcpSettings, WaitMode,
+    ConnectError, PROTOCOL_VERSION, Reactor, Refusal, SharedKey, TcpFabric, TcpSettings, WaitMode,
 };
 use farbank_fabric::{Fabric, GAddr};
 
@@ -15,7 +15,7 @@ use crate::cluster::Cluster;
 /// Returns a hello of compute server 1 in epoch 0, to server 0.
 fn hello() -> Vec<u8> {
     let mut body = b"frbkwire".to_vec();
-    body.extend(2_u16.to_le_bytes());
+    body.extend(PROTOCOL_VERSION.to_le_bytes());
     body.extend([0, 0]);
     body.extend(0_u16.to_le_bytes());
     body.extend(1_u16.to_le_bytes());
