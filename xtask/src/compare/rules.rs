@@ -70,6 +70,10 @@ const RULES: &[DifferenceRule] = &[
         "OBJECT describes a string as SET would have stored it, and as just used",
         representation,
     ),
+    rule(
+        "DEBUG DIGEST-VALUE shows an expired value until Redis removes it",
+        expired_digest,
+    ),
     rule("each server has its own memory per key", key_memory),
     rule("each server assigns its own client numbers", client_number),
     rule("an error quotes an address or a client number", quoted),
@@ -272,6 +276,17 @@ fn representation(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> b
             b"refcount" | b"idletime" => are_numbers,
             _ => false,
         }
+}
+
+fn expired_digest(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let is_digest = asked.word(0) == b"debug" && asked.word(1) == b"digest-value";
+    let (ReplyBody::Nested(redis), ReplyBody::Nested(farbank)) = (&redis.body, &farbank.body)
+    else {
+        return false;
+    };
+    let is_absent = |reply: &Reply| reply.head[1..].iter().all(|byte| *byte == b'0');
+    let agrees = |(redis, farbank): (&Reply, &Reply)| redis == farbank || is_absent(farbank);
+    is_digest && redis.len() == farbank.len() && redis.iter().zip(farbank).all(agrees)
 }
 
 fn key_memory(asked: &AskedRequest<'_>, redis: &Reply, farbank: &Reply) -> bool {
