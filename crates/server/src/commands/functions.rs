@@ -269,7 +269,8 @@ pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
                 ))?);
             }
             _ => {
-                let text = [b"ERR Unknown argument ", text::quote(option, usize::MAX)];
+                let option = text::on_one_line(text::quote(option, usize::MAX));
+                let text = [b"ERR Unknown argument ", option.as_slice()];
                 return Err(CommandError::Detailed(text.concat()));
             }
         }
