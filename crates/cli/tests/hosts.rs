@@ -177,8 +177,8 @@ fn namespaces() -> BTreeSet<u64> {
     found.map(|metadata| metadata.ino()).collect()
 }
 
-/// Namespaces of a check: three compute processes, two memory servers and the bridge.
-const NAMESPACES: usize = 6;
+/// Namespaces of a check: three compute processes, two memory servers, one that joins, and the bridge.
+const NAMESPACES: usize = 7;
 
 /// Waits until `is_so`.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
