@@ -138,8 +138,16 @@ impl Batches {
     pub(super) fn post(&mut self, server: u16, verbs: Vec<Verb>, deadline: Nanos) -> u64 {
         self.next += 1;
         let number = self.next;
-        let remote = &self.servers[usize::from(server)];
-        let is_valid = is_batch(&verbs) && verbs.iter().all(|verb| remote.place_of(verb).is_some());
+        let index = usize::from(server);
+        let is_valid = |remote: &RemoteServer| {
+            is_batch(&verbs) && verbs.iter().all(|verb| remote.place_of(verb).is_some())
+        };
+        let refused = match self.servers.get(index) {
+            None => Some(FabricError::Unlisted { server }),
+            Some(_) if self.lost[index].is_some() => self.lost[index],
+            Some(remote) if !is_valid(remote) => Some(FabricError::Rejected { server }),
+            Some(_) => None,
+        };
         let mut batch = PendingBatch {
             server,
             verbs,
@@ -150,10 +158,8 @@ impl Batches {
             waker: None,
             is_dropped: false,
         };
-        match (self.lost[usize::from(server)], is_valid) {
-            (Some(error), _) => batch.end(Err(error)),
-            (None, false) => batch.end(Err(FabricError::Rejected { server })),
-            (None, true) => {}
+        if let Some(error) = refused {
+            batch.end(Err(error));
         }
         let is_pending = batch.result.is_none();
         self.batches.insert(number, batch);

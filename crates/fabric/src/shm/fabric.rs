@@ -266,7 +266,7 @@ impl ShmShared {
     /// Executes a batch on the mapping of `server`, or returns it if it has to be sent (SHM-2, SHM-6).
     fn execute(&self, server: u16, mut verbs: Vec<Verb>) -> Result<ExecutedBatch, Vec<Verb>> {
         let attachments = &self.mappings.attachments;
-        let Some(attachment) = &attachments[usize::from(server)] else {
+        let Some(Some(attachment)) = attachments.get(usize::from(server)) else {
             return Err(verbs);
         };
         let lease_server = attachments[usize::from(LEASE_SERVER)].as_ref();
@@ -391,12 +391,7 @@ impl Fabric for ShmFabric {
     }
 
     fn caps(&self, server: u16) -> FabricCaps {
-        // No request is sent to an unlisted server.
-        let known = match server < self.servers() {
-            true => server,
-            false => LEASE_SERVER,
-        };
-        self.0.remote.caps(known)
+        self.0.remote.caps(server)
     }
 
     fn batch(
@@ -408,13 +403,7 @@ impl Fabric for ShmFabric {
             verbs.iter().all(|verb| verb.at().server() == server),
             "a batch must have verbs on server {server} only: {verbs:?}"
         );
-        let executed = match server < self.servers() {
-            true => self.0.execute(server, verbs),
-            false => Ok(ExecutedBatch {
-                result: Err(FabricError::Unlisted { server }),
-                is_turn: false,
-            }),
-        };
+        let executed = self.0.execute(server, verbs);
         let sent = executed.map_err(|verbs| self.0.remote.batch(server, verbs));
         let is_turn = matches!(&sent, Ok(batch) if batch.is_turn);
         let turn = is_turn.then(|| self.reactor().yield_now());
@@ -436,14 +425,7 @@ impl Fabric for ShmFabric {
         server: u16,
         ask: ServiceRequest,
     ) -> impl Future<Output = Result<ServiceResponse, FabricError>> {
-        let is_listed = server < self.servers();
-        let called = is_listed.then(|| self.0.control.call(server, ask));
-        async move {
-            match called {
-                Some(called) => called.await,
-                None => Err(FabricError::Unlisted { server }),
-            }
-        }
+        self.0.control.call(server, ask)
     }
 
     fn now(&self) -> Nanos {

@@ -269,13 +269,13 @@ impl TcpFabric {
         self.0.membership.0.settings.timeout
     }
 
-    /// Returns the error with which all requests to `server` fail, if they do.
+    /// Returns the error with which all requests to `server` fail because its connection is lost, if it is.
     #[cfg(feature = "libfabric")]
     pub(crate) fn lost(&self, server: u16) -> Option<FabricError> {
         if self.0.is_fenced() {
             return Some(FabricError::Fenced);
         }
-        match self.0.state.borrow().links[usize::from(server)].state {
+        match self.0.state.borrow().links.get(usize::from(server))?.state {
             LinkState::Lost(error) => Some(error),
             LinkState::Connecting | LinkState::Connected(_) => None,
         }
@@ -429,9 +429,10 @@ impl FabricShared {
         state.next_id += 1;
         let id = state.next_id;
         let deadline = self.reactor.now() + self.membership.0.settings.timeout.as_nanos() as Nanos;
-        let posted = match self.is_fenced() {
-            true => Err(FabricError::Fenced),
-            false => state.links[usize::from(server)].post(id, deadline, verbs.is_some(), |out| {
+        let posted = match state.links.get_mut(usize::from(server)) {
+            _ if self.is_fenced() => Err(FabricError::Fenced),
+            None => Err(FabricError::Unlisted { server }),
+            Some(link) => link.post(id, deadline, verbs.is_some(), |out| {
                 encode(id, verbs.as_deref(), out)
             }),
         };
@@ -647,10 +648,13 @@ impl Fabric for TcpFabric {
 
     fn caps(&self, server: u16) -> FabricCaps {
         let state = self.0.state.borrow();
+        // No request is sent to an unlisted server, so its sizes do not matter.
+        let link = state.links.get(usize::from(server));
+        let link = link.unwrap_or(&state.links[usize::from(LEASE_SERVER)]);
         FabricCaps {
             ordered: true,
             masked_cas: true,
-            lock_bytes: state.links[usize::from(server)].challenge.lock_bytes,
+            lock_bytes: link.challenge.lock_bytes,
             read_line_order: true,
         }
     }

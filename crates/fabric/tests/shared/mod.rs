@@ -100,7 +100,8 @@ pub(crate) async fn executes_a_batch_in_order(fabric: &impl Fabric, server: u16)
     at
 }
 
-/// Checks that batches with an invalid verb on server 0 are rejected, and that none of their verbs executes.
+/// Checks that batches with an invalid verb on server 0 are rejected, and that none of their verbs executes. And that
+/// requests to a server that the fabric does not know are not sent.
 pub(crate) async fn rejects_invalid_batches(fabric: &impl Fabric) {
     for invalid in [
         Verb::read(GAddr::host(0, 1 << 40), 8),
@@ -110,6 +111,12 @@ pub(crate) async fn rejects_invalid_batches(fabric: &impl Fabric) {
     ] {
         rejects_a_batch_with(fabric, invalid).await;
     }
+    let server = fabric.servers();
+    let unlisted = Some(FabricError::Unlisted { server });
+    let read = fabric.read(GAddr::host(server, 4096), 8).await;
+    assert_eq!(read.err(), unlisted);
+    let called = fabric.call(server, ServiceRequest::Chunk).await;
+    assert_eq!(called.err(), unlisted);
 }
 
 /// Checks that a batch with the verb `invalid` on server 0 is rejected, and that no verb of it executes.
