@@ -68,6 +68,13 @@ pub enum ClusterError {
     Stopped,
 }
 
+impl ClusterError {
+    /// Returns whether a request to a memory server has failed, so that its effect may be unknown.
+    pub(super) fn is_of_fabric(&self) -> bool {
+        matches!(self, ClusterError::Tree(TreeError::Fabric(_)))
+    }
+}
+
 impl fmt::Display for ClusterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

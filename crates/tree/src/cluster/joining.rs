@@ -33,12 +33,11 @@ use std::ops::Range;
 
 use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::shm::{ServerAddress, ShmFabric};
-use farbank_fabric::{Fabric, GAddr, Verb};
+use farbank_fabric::{Fabric, GAddr};
 
 use super::ClusterError;
 use super::descriptor::{TreeDescriptor, read_descriptor, reserve, take_word, word_of};
 use crate::bulk_load::first_free;
-use crate::error::TreeError;
 use crate::superblock::mark;
 
 const STATE: GAddr = GAddr::host(0, 160);
@@ -193,7 +192,7 @@ pub(super) async fn add_server(
         Err(_) => return Err(ClusterError::Descriptor),
     };
     let added = add_as_owner(fabric, tree, &entry).await;
-    if !matches!(added, Err(ClusterError::Tree(TreeError::Fabric(_)))) {
+    if !added.as_ref().is_err_and(ClusterError::is_of_fabric) {
         fabric.cas(STATE, owned, 0).await?;
     }
     added
@@ -251,10 +250,7 @@ async fn add_as_owner(
 
 async fn write_numbers(fabric: &ShmFabric, numbers: ServerNumbers) -> Result<(), ClusterError> {
     let word = numbers.encode().to_le_bytes().to_vec();
-    fabric
-        .batch(LEASE_SERVER, vec![Verb::write(NUMBERS, word)])
-        .await?;
-    Ok(())
+    Ok(fabric.write(NUMBERS, word).await?)
 }
 
 /// Checks that the memory of `server` is empty, except for what an earlier attempt has written if its address `is_own`.

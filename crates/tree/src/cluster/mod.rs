@@ -251,7 +251,7 @@ impl Cluster {
             let fabric = ShmFabric::connect(&state.reactor, settings)?;
             state.reactor.spawn(fabric.clone().keep_alive());
             let added = add_server(&fabric, &tree, &address).await;
-            if !matches!(added, Err(ClusterError::Tree(TreeError::Fabric(_)))) {
+            if !added.as_ref().is_err_and(ClusterError::is_of_fabric) {
                 // TREE-CLUSTER-2. Without the answer the epoch ends with its lease.
                 let _ = fabric.leave().await;
             }
@@ -496,7 +496,7 @@ impl Cluster {
             })
         };
         match once() {
-            Err(ClusterError::Tree(TreeError::Fabric(_))) => once(),
+            Err(error) if error.is_of_fabric() => once(),
             done => done,
         }
     }

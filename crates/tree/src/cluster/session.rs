@@ -21,7 +21,6 @@ use super::ClusterError;
 use super::descriptor::TreeDescriptor;
 use super::joining::{OpenedTree, open_tree, read_numbers};
 use crate::client::{Client, Compute, SharedCompute};
-use crate::error::TreeError;
 
 /// A session, for all threads.
 pub(super) struct SharedSession {
@@ -203,7 +202,7 @@ impl Session {
 
     /// Records the error of an operation.
     pub(super) fn note(&self, error: &ClusterError) {
-        if matches!(error, ClusterError::Tree(TreeError::Fabric(_))) {
+        if error.is_of_fabric() {
             self.shared.end();
         }
     }
