@@ -269,7 +269,8 @@ pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
                 ))?);
             }
             _ => {
-                let option = text::on_one_line(text::quote(option, usize::MAX));
+                // An error without line ends at its end: here, Redis keeps blanks for them.
+                let option = reply::on_one_line(text::quote(option, usize::MAX));
                 let text = [b"ERR Unknown argument ", option.as_slice()];
                 return Err(CommandError::Detailed(text.concat()));
             }

@@ -27,18 +27,6 @@ pub(super) fn quote(text: &[u8], most: usize) -> &[u8] {
     &text[..end]
 }
 
-/// Returns `text` with blanks for its line ends. Some errors of Redis keep those at the end of an argument as blanks, others omit them.
-pub(super) fn on_one_line(text: &[u8]) -> Vec<u8> {
-    let blank = |&byte: &u8| {
-        if matches!(byte, b'\r' | b'\n') {
-            b' '
-        } else {
-            byte
-        }
-    };
-    text.iter().map(blank).collect()
-}
-
 /// Returns the error for a subcommand of `container` with a wrong number of arguments.
 pub(super) fn subcommand_syntax(container: &str, subcommand: &[u8]) -> CommandError {
     let mut text = b"ERR unknown subcommand or wrong number of arguments for '".to_vec();

@@ -68,9 +68,18 @@ pub fn error(out: &mut impl ReplySink, text: &[u8]) {
     let end = text.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
     let text = &text[..end.map_or(0, |last| last + 1)];
     out.push(b'-');
-    let on_one_line = |&b: &u8| if matches!(b, b'\r' | b'\n') { b' ' } else { b };
-    out.extend_from_slice(&text.iter().map(on_one_line).collect::<Vec<_>>());
+    out.extend_from_slice(&on_one_line(text));
     out.extend_from_slice(b"\r\n");
+}
+
+/// Returns `text` with blanks for its line ends.
+#[must_use]
+pub fn on_one_line(text: &[u8]) -> Vec<u8> {
+    let blank = |&byte: &u8| match byte {
+        b'\r' | b'\n' => b' ',
+        other => other,
+    };
+    text.iter().map(blank).collect()
 }
 
 /// Appends an integer.
