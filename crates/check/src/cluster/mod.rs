@@ -216,12 +216,12 @@ pub fn run(
         }
         figures.mended += std::mem::take(&mut cluster.mended);
         figures.expelled += std::mem::take(&mut cluster.expelled);
-        (figures.joined, figures.additions_repeated) = cluster.joins;
+        cluster.count_joins(&mut figures);
         figures.elapsed = began.elapsed();
         progress(&figures);
     }
     cluster.end_join()?;
-    (figures.joined, figures.additions_repeated) = cluster.joins;
+    cluster.count_joins(&mut figures);
     Ok(figures)
 }
 
@@ -296,8 +296,8 @@ struct Cluster<'a> {
     addresses: String,
     /// The process that adds the last memory server.
     adding: Option<AddingProcess>,
-    /// Servers that joined, and repeated additions.
-    joins: (u64, u64),
+    joined: u64,
+    additions_repeated: u64,
     taken_over: u64,
     mended: u64,
     expelled: u64,
@@ -334,7 +334,8 @@ impl Cluster<'_> {
             memory,
             addresses,
             adding: None,
-            joins: (0, 0),
+            joined: 0,
+            additions_repeated: 0,
             taken_over: 0,
             mended: 0,
             expelled: 0,
@@ -427,9 +428,7 @@ impl Cluster<'_> {
         if self.adding.is_some() {
             // Now and then it is killed.
             if rng.below(8) == 0 {
-                self.adding = None;
-                self.add_last()?;
-                self.joins.1 += 1;
+                self.repeat_addition()?;
             }
             return self.poll_join().map(drop);
         }
@@ -456,6 +455,17 @@ impl Cluster<'_> {
         Ok(())
     }
 
+    /// Ends the process that adds the last memory server, if it runs, and starts another.
+    fn repeat_addition(&mut self) -> Result<(), ChildError> {
+        self.adding = None;
+        self.additions_repeated += 1;
+        self.add_last()
+    }
+
+    fn count_joins(&self, figures: &mut ClusterFigures) {
+        (figures.joined, figures.additions_repeated) = (self.joined, self.additions_repeated);
+    }
+
     /// Looks at the addition, if there is one. Repeats it if it has failed because of a fault.
     fn poll_join(&mut self) -> Result<AdditionState, ChildError> {
         let Some(adding) = &mut self.adding else {
@@ -466,12 +476,9 @@ impl Cluster<'_> {
             AdditionState::Running => {}
             AdditionState::Joined => {
                 self.adding = None;
-                self.joins.0 += 1;
+                self.joined += 1;
             }
-            AdditionState::Failed(_) => {
-                self.add_last()?;
-                self.joins.1 += 1;
-            }
+            AdditionState::Failed(_) => self.repeat_addition()?,
         }
         Ok(state)
     }
