@@ -46,6 +46,9 @@ fn write(cluster: &Cluster, writer: usize, written: &AtomicUsize, is_over: &Atom
         if last == usize::MAX && is_over.load(Ordering::SeqCst) {
             last = number + AFTER;
         }
+        if last == usize::MAX {
+            thread::sleep(Duration::from_millis(2)); // The pools have room for a few seconds of these.
+        }
         let keys = (number..number + at_once).map(|number| key(writer, number));
         let entries = keys.map(|key| (key, b"value".to_vec())).collect();
         cluster.put_all(entries).unwrap();
@@ -94,6 +97,8 @@ fn join_and_kill(way: Way) {
         let printed = two.add(&third);
         let expected = format!("memory server 2 at {} is in use\n", third.address);
         assert_eq!(printed, expected);
+        // By then every session knows that the server is in use.
+        thread::sleep(Duration::from_millis(500));
         is_over.store(true, Ordering::SeqCst);
         let counts: Vec<usize> = writers.into_iter().map(|w| w.join().unwrap()).collect();
         (third, counts)
