@@ -419,6 +419,8 @@ pub struct ServerOptions {
     /// Time slice of a connection: how long it executes requests before other connections are served; 200 microseconds
     /// by default. A request is not interrupted; one that takes longer ends the time slice.
     pub time_slice: Duration,
+    /// How long a request evicts keys at most before it executes; 1 millisecond by default. Later requests go on.
+    pub eviction_slice: Duration,
 }
 
 impl Default for ServerOptions {
@@ -448,6 +450,7 @@ impl Default for ServerOptions {
             keyspace_events: KeyspaceEvents::default(),
             parameters: Vec::new(),
             time_slice: Duration::from_micros(200),
+            eviction_slice: Duration::from_millis(1),
         }
     }
 }

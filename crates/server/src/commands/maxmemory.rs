@@ -9,7 +9,7 @@
 //!        │ no
 //!   may the request add bytes? ── no ──────────────────────────▶ execute
 //!        │ yes
-//!   evict until within the limit, or for 1 ms ── candidates ────▶ execute
+//!   evict until within the limit, or for a slice ── candidates ─▶ execute
 //!        │ no candidate
 //!   refuse
 //! ```
@@ -106,7 +106,7 @@ pub(super) fn evict_for(ctx: &mut CommandContext<'_>) -> bool {
     may_grow
 }
 
-/// Evicts keys until the store is within the limit, for about 1 ms at most. Publishes the events `evicted` with the batch.
+/// Evicts keys until the store is within the limit, for one [`eviction_slice`](crate::ServerOptions::eviction_slice) at most. Publishes the events `evicted` with the batch.
 /// Returns whether a request that adds bytes may execute: the store is within the limit, or there are keys that can be
 /// evicted and the time is over.
 pub(super) fn evict<C>(session: &mut dyn Session, ctx: &mut ExecContext<'_, (), C>) -> bool {
@@ -127,6 +127,7 @@ pub(super) fn evict<C>(session: &mut dyn Session, ctx: &mut ExecContext<'_, (), 
         samples: usize::try_from(samples).unwrap_or(usize::MAX),
         clock: shared.access_clock(),
         table: table.as_deref(),
+        time_max: shared.options.eviction_slice,
         now: &Instant::now,
     };
     let has_events = settings.keyspace_events().tells(KeyspaceEvents::EVICTED);

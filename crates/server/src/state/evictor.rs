@@ -13,8 +13,8 @@
 //!     needs the space. So no reply to that request is sent before the delete is durable, and an evicted key does not
 //!     return after a crash.
 //! SRV-EVICT-2  A policy `volatile-*` deletes only a key that still expires when its delete is staged.
-//! SRV-EVICT-3  One call takes about [`TIME_MAX`]: the time is checked after each key and each [`VISITS`] visited keys. A
-//!     thread spends a small share of its time on calls that find no key: after a long one it searches again only after a
+//! SRV-EVICT-3  One call takes about [`EvictionTask::time_max`]: the time is checked after each key and each [`VISITS`]
+//!     visited keys. A thread spends a small share of its time on calls that find no key: after a long one it searches again only after a
 //!     pause of [`PAUSE_FACTOR`] times its length.
 
 use std::hash::{BuildHasher, RandomState};
@@ -32,10 +32,9 @@ const POOL_LEN: usize = 16;
 const VISITS: usize = 256;
 /// Such steps of a sample that are made however long they take: on a busy machine the thread may not run for a while.
 const CALLS_MIN: u32 = 4;
-/// Most time for the evictions of one request.
-const TIME_MAX: Duration = Duration::from_millis(1);
-/// A search without result that takes less time is followed by no pause, so that in a small store every key is found.
-const SEARCH_SHORT: Duration = Duration::from_micros(500);
+/// A search without result that takes less than `time_max / SHORT_PART` is followed by no pause, so that in a small store
+/// every key is found.
+const SHORT_PART: u32 = 2;
 const PAUSE_FACTOR: u32 = 9;
 
 /// Result of an eviction.
@@ -59,6 +58,8 @@ pub(crate) struct EvictionTask<'a> {
     pub(crate) clock: AccessClock,
     /// The uses of keys, if the policy depends on them.
     pub(crate) table: Option<&'a AccessTable>,
+    /// About how long an eviction takes at most.
+    pub(crate) time_max: Duration,
     /// Reads the clock that limits the time of an eviction.
     pub(crate) now: &'a dyn Fn() -> Instant,
 }
@@ -139,13 +140,13 @@ impl Evictor {
         if self.pause_end.is_some_and(|end| started < end) {
             return Ok(EvictionOutcome::NoCandidate);
         }
-        let deadline = started + TIME_MAX;
+        let deadline = started + task.time_max;
         let mut has_committed = false;
         while session.used_bytes() > task.bytes_max {
             self.sample(session, task, deadline);
             let Some(candidate) = self.pool.pop() else {
                 if std::mem::replace(&mut has_committed, true) {
-                    return Ok(self.give_up(started, (task.now)()));
+                    return Ok(self.give_up(task, started));
                 }
                 // All keys that may be evicted were written in this batch, and samples leave out such keys.
                 session.commit()?;
@@ -165,11 +166,11 @@ impl Evictor {
         Ok(EvictionOutcome::Within)
     }
 
-    /// Ends a search that took from `started` to `now` and has found no key, and begins a pause if it was long
-    /// (SRV-EVICT-3).
-    fn give_up(&mut self, started: Instant, now: Instant) -> EvictionOutcome {
+    /// Ends a search that began at `started` and has found no key, and begins a pause if it was long (SRV-EVICT-3).
+    fn give_up(&mut self, task: &EvictionTask<'_>, started: Instant) -> EvictionOutcome {
+        let now = (task.now)();
         let search = now.duration_since(started);
-        self.pause_end = match search >= SEARCH_SHORT {
+        self.pause_end = match search >= task.time_max / SHORT_PART {
             true => Some(now + search * PAUSE_FACTOR),
             false => None,
         };

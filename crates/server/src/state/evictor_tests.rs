@@ -257,6 +257,7 @@ fn run(
         samples: 5,
         clock,
         table: None,
+        time_max: Duration::from_millis(1),
         now: &|| work.now(start),
     };
     let outcome = evictor.run(store, &task, &mut |_| ());

@@ -34,11 +34,13 @@ impl Running {
         })
     }
 
-    /// Starts a server with these options, except for the time slice. It lasts until all arrived requests are executed,
-    /// so that requests a test sends in one write are one batch even on a slow machine.
+    /// Starts a server with these options, except for the time slices. They last until all arrived requests are executed,
+    /// and all keys above the limit are evicted. So requests that a test sends in one write are one batch even on a slow
+    /// machine.
     pub(crate) fn with(options: ServerOptions) -> Running {
         let options = ServerOptions {
             time_slice: HUNG,
+            eviction_slice: HUNG,
             ..options
         };
         let store = Volatile::new();
