@@ -68,6 +68,8 @@ pub(crate) struct ThreadState {
     pub(crate) buffer_pool: BufferPool,
     /// Evicts keys above `maxmemory`.
     pub(crate) evictor: Evictor,
+    /// The store still exceeded `maxmemory` when the time of the last eviction was over.
+    pub(crate) has_evictions_left: bool,
     /// Messages published since the last commit.
     pub(crate) outbox: Outbox,
     /// The copy of the store that the last request has begun for its client.

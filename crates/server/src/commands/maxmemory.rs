@@ -14,7 +14,8 @@
 //!   refuse
 //! ```
 //!
-//! The deletes are in the batch of the request (SRV-EVICT-1).
+//! The deletes are in the batch of the request (SRV-EVICT-1). A worker that has left the store above the limit goes on
+//! with a slice after each visit to its connections, as Redis does in its timer.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -24,7 +25,7 @@ use farbank_store::{Error, Key, Session};
 use super::context::CommandContext;
 use super::context::command_row::{Command, flag};
 use super::error::CommandError;
-use crate::exec_context::{ExecContext, StoreAccess};
+use crate::exec_context::{ExecContext, StoreAccess, ThreadState};
 use crate::keyspace_events::KeyspaceEvents;
 use crate::lock::lock;
 use crate::lua::shebang::ScriptFlags;
@@ -99,25 +100,54 @@ pub(super) fn evict_for(ctx: &mut CommandContext<'_>) -> bool {
     let StoreAccess::Session(session) = store else {
         return true; // Nothing is evicted within a group.
     };
-    let may_grow = evict(&mut **session, &mut rest);
+    let may_grow = evict_for_reply(&mut **session, &mut rest);
     let start = ctx.out.len();
     ctx.settle_changes();
     ctx.note_push(start);
     may_grow
 }
 
-/// Evicts keys until the store is within the limit, for one [`eviction_slice`](crate::ServerOptions::eviction_slice) at most. Publishes the events `evicted` with the batch.
-/// Returns whether a request that adds bytes may execute: the store is within the limit, or there are keys that can be
-/// evicted and the time is over.
-pub(super) fn evict<C>(session: &mut dyn Session, ctx: &mut ExecContext<'_, (), C>) -> bool {
-    let (shared, settings) = (ctx.shared, &ctx.shared.settings);
+/// As [`evict`], for a request whose reply waits for the deletes.
+pub(super) fn evict_for_reply<C>(
+    session: &mut dyn Session,
+    ctx: &mut ExecContext<'_, (), C>,
+) -> bool {
+    let evictions = evict(session, ctx.shared, ctx.thread);
+    if evictions.keys > 0 {
+        ctx.mark.get_or_insert(ctx.out.len());
+    }
+    evictions.may_grow
+}
+
+/// Result of [`evict`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evictions {
+    /// Number of keys evicted.
+    pub(crate) keys: usize,
+    /// Whether a request that adds bytes may execute: the store is within the limit, or there are keys that can be
+    /// evicted and the time is over.
+    pub(crate) may_grow: bool,
+}
+
+/// Evicts keys until the store is within the limit, for one [`eviction_slice`](crate::ServerOptions::eviction_slice) at
+/// most. If the slice ends first, the thread goes on between requests. Publishes the events `evicted` with the batch.
+pub(crate) fn evict(
+    session: &mut dyn Session,
+    shared: &ServerShared<'_>,
+    thread: &mut ThreadState,
+) -> Evictions {
+    let settings = &shared.settings;
     let policy = settings.eviction_policy();
     let bytes_max = match settings.maxmemory.load(Ordering::Relaxed) {
         0 => u64::MAX,
         bytes => bytes,
     };
+    thread.has_evictions_left = false;
     if policy.order.is_none() {
-        return session.used_bytes() <= bytes_max;
+        return Evictions {
+            keys: 0,
+            may_grow: session.used_bytes() <= bytes_max,
+        };
     }
     let table = shared.access_table();
     let samples = settings.maxmemory_samples.load(Ordering::Relaxed);
@@ -132,8 +162,8 @@ pub(super) fn evict<C>(session: &mut dyn Session, ctx: &mut ExecContext<'_, (), 
     };
     let has_events = settings.keyspace_events().tells(KeyspaceEvents::EVICTED);
     let (mut keys, mut publications) = (0, Vec::new());
-    let records = ctx.thread.records;
-    let set_evicting = |is_on| lock(&ctx.thread.log).set_evicting(is_on);
+    let records = thread.records;
+    let set_evicting = |is_on| lock(&thread.log).set_evicting(is_on);
     if records {
         set_evicting(true);
     }
@@ -143,26 +173,27 @@ pub(super) fn evict<C>(session: &mut dyn Session, ctx: &mut ExecContext<'_, (), 
             publications.extend(shared.event("evicted", key));
         }
     };
-    let outcome = ctx.thread.evictor.run(session, &task, &mut evicted);
+    let outcome = thread.evictor.run(session, &task, &mut evicted);
     if records {
         set_evicting(false);
     }
-    if keys > 0 {
-        ctx.mark.get_or_insert(ctx.out.len());
-        ctx.thread.counters.count(Counter::EvictedKeys, keys);
-    }
+    thread.counters.count(Counter::EvictedKeys, keys);
     for publication in publications {
-        ctx.thread.outbox.push(publication, true);
+        thread.outbox.push(publication, true);
     }
-    match outcome {
-        Ok(outcome) => outcome != EvictionOutcome::NoCandidate,
+    let may_grow = match outcome {
+        Ok(outcome) => {
+            thread.has_evictions_left = outcome == EvictionOutcome::OutOfTime;
+            outcome != EvictionOutcome::NoCandidate
+        }
         Err(error) => {
             if let Error::Poisoned(poisoned) = &error {
                 shared.note_poisoned(poisoned);
             }
             true // The request meets the same error and replies with it.
         }
-    }
+    };
+    Evictions { keys, may_grow }
 }
 
 /// Checks whether a script with `flags` may start. A script without declared flags may: its first write is checked.

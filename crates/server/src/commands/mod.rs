@@ -65,7 +65,7 @@ mod lcs;
 mod long;
 mod long_double;
 mod lookup;
-mod maxmemory;
+pub(crate) mod maxmemory;
 pub(crate) mod memcached;
 mod memory;
 mod migrate;

@@ -91,6 +91,8 @@ struct OpenBatch {
     bytes: usize,
     /// When the worker began to execute the batch's first request.
     began: Option<Instant>,
+    /// Whether keys were evicted for no request.
+    has_evictions: bool,
 }
 
 /// A worker thread's state; see the module.
@@ -165,6 +167,7 @@ impl<'a> Worker<'a> {
             let goes_on = self.visits.has_ready()
                 || found_room
                 || self.deliveries.has_work()
+                || self.executor.thread.has_evictions_left
                 || !self.ended.is_empty();
             let timeout = if goes_on {
                 Duration::ZERO
@@ -201,6 +204,7 @@ impl<'a> Worker<'a> {
                 self.visit(slot);
             }
             self.commit_batch();
+            self.evict_keys();
             if !self.held.is_empty() {
                 self.pool.workers[self.number].will_wait();
                 self.release_durable();
@@ -487,6 +491,15 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
+    /// Evicts keys for a slice if the last eviction has left the store above `maxmemory`. Its deletes are a batch of their
+    /// own, so no reply waits for them.
+    fn evict_keys(&mut self) {
+        if self.executor.thread.has_evictions_left && self.executor.evict() {
+            self.batch.has_evictions = true;
+            self.commit_batch();
+        }
+    }
+
     /// Executes a connection's requests until `deadline`, or for one time slice. Returns when the time slice ends.
     fn execute(&mut self, conn: &mut Connection, deadline: Option<Instant>) -> Instant {
         let now = Instant::now();
@@ -502,7 +515,8 @@ impl<'a> Worker<'a> {
         let requests = std::mem::take(&mut self.executor.thread.requests) as u64;
         let began = self.batch.began.take();
         self.batch.bytes = 0;
-        if self.batch.touched.is_empty() && requests == 0 {
+        let has_evictions = std::mem::take(&mut self.batch.has_evictions);
+        if self.batch.touched.is_empty() && requests == 0 && !has_evictions {
             return;
         }
         let began = began.unwrap_or_else(Instant::now);

@@ -1,7 +1,9 @@
 //! Eviction of keys above `maxmemory`. The test store counts the bytes of values.
 
 use std::io::{ErrorKind, Read};
+use std::time::Duration;
 
+use farbank_server::ServerOptions;
 use farbank_server::rdb::dump_string;
 
 use crate::harness::{Client, NOW_MS, Running, field, wait_until};
@@ -271,6 +273,26 @@ fn a_lower_limit_evicts_keys_at_once() {
         set(&mut client, key, "");
     }
     client.ask("CONFIG SET maxmemory 1;DBSIZE", "+OK\r\n:0\r\n");
+}
+
+#[test]
+fn a_worker_goes_on_with_evictions_that_a_request_has_left() {
+    let server = Running::start(ServerOptions {
+        workers: 1,
+        eviction_slice: Duration::ZERO, // One key.
+        ..ServerOptions::default()
+    });
+    let mut client = server.connect();
+    for n in 0..50 {
+        set(&mut client, &format!("key{n}"), "");
+    }
+    client.ask(
+        "CONFIG SET maxmemory 100 maxmemory-policy allkeys-random",
+        "+OK\r\n",
+    );
+    // INFO evicts nothing.
+    wait_until(|| evicted_keys(&mut client) == 48);
+    client.ask("DBSIZE", ":2\r\n");
 }
 
 #[test]

@@ -43,6 +43,11 @@ impl Running {
             eviction_slice: HUNG,
             ..options
         };
+        Running::start(options)
+    }
+
+    /// Starts a server with these options.
+    pub(crate) fn start(options: ServerOptions) -> Running {
         let store = Volatile::new();
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut endpoints = vec![Endpoint::resp(addr), Endpoint::memcached(addr)];

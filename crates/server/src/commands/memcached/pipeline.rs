@@ -323,7 +323,7 @@ fn refuses_growth(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> bool
         TextRequest::Get { .. } | TextRequest::Fault { .. } => return false,
     };
     let (session, mut rest) = ctx.split_store();
-    if maxmemory::evict(&mut **session, &mut rest) {
+    if maxmemory::evict_for_reply(&mut **session, &mut rest) {
         return false;
     }
     ctx.count(Counter::Errors);
