@@ -6,11 +6,21 @@ use std::time::Instant;
 use farbank_pm::rng::Rng;
 
 use super::family::{
-    ACCOUNTS, CallAnswer, FAMILIES, FamilyCall, FamilyState, REGISTERS, TRANSFERRED, ValueId,
+    ACCOUNTS, CallAnswer, FAMILIES, FamilyCall, FamilyState, REGISTERS, TRANSFERRED,
 };
 use super::search::SeenCall;
-use super::values::{STEP, number, value};
+use super::values::{STEP, ValueId, number, value};
 use crate::child::{ConnectionStop, MemcachedClient, RespClient, RespReply};
+
+/// The script of [`FamilyCall::Route`]. Which accounts it changes, and in which order, is known only when it runs.
+const ROUTE: &str = "local payer = tonumber(redis.call('get', 'a2') or 0) % 2 \
+     return {redis.call('decrby', 'a' .. payer, ARGV[1]), redis.call('incrby', 'a' .. 1 - payer, ARGV[1])}";
+/// The script of [`FamilyCall::Exchange`]. A value begins with its id, which is odd if the value fits into a group.
+const EXCHANGE: &str = "local one, other = 'r' .. ARGV[1], 'r' .. ARGV[2] \
+     local a, b = redis.call('get', one), redis.call('get', other) \
+     if not a or not b or string.byte(a) % 2 == 0 or string.byte(b) % 2 == 0 then return 0 end \
+     redis.call('set', one, b) redis.call('set', other, a) \
+     return 1";
 
 /// State that all clients of a run share.
 pub(super) struct HistoryShared {
@@ -212,7 +222,12 @@ impl<'a> HistoryClient<'a> {
                 let account = self.rng.below(ACCOUNTS as u64) as usize;
                 FamilyCall::Add(account, self.rng.below(9) as i64 + 1)
             }
-            _ => FamilyCall::Transfer(self.rng.below(99) as i64 + 1),
+            370..=379 => FamilyCall::Transfer(self.rng.below(99) as i64 + 1),
+            380..=389 => FamilyCall::Route(self.rng.below(99) as i64 + 1),
+            _ => {
+                let distance = 1 + self.rng.below(REGISTERS as u64 - 1) as usize;
+                FamilyCall::Exchange(one, (one + distance) % REGISTERS)
+            }
         }
     }
 
@@ -268,8 +283,8 @@ impl<'a> HistoryClient<'a> {
         client.flush()?;
         let answer = match executed(client, commands)? {
             TransactionOutcome::Done(_) => CallAnswer::Done,
-            // A key changed since WATCH, perhaps before the second read. Then the values that were read may still be
-            // current.
+            // A key changed since WATCH, perhaps before the second read, or a group stored its value again. Then the values
+            // that were read may still be current.
             TransactionOutcome::Changed | TransactionOutcome::NoRoom => CallAnswer::Refused,
         };
         self.answered(&noted, answer);
@@ -347,7 +362,8 @@ impl<'a> HistoryClient<'a> {
         let line = store(client, "cas", at, id, &format!(" {cas}"))?;
         let answers = [
             ("STORED", CallAnswer::Done),
-            ("EXISTS", CallAnswer::Changed),
+            // A group that has read the item may have stored it again, with a new number (docs/compatibility.md).
+            ("EXISTS", CallAnswer::Refused),
             ("NOT_FOUND", CallAnswer::Changed),
         ];
         self.answered_one_of(&noted, &line, &answers)
@@ -483,6 +499,11 @@ fn send(client: &mut RespClient, call: &FamilyCall) {
             client.send(&["INCRBY", &account(1), &sum.to_string()]);
             client.send(&["EXEC"]);
         }
+        FamilyCall::Route(sum) => client.send(&["EVAL", ROUTE, "0", &sum.to_string()]),
+        FamilyCall::Exchange(one, other) => {
+            let [one, other] = [one, other].map(|at| at.to_string());
+            client.send(&["EVAL", EXCHANGE, "0", &one, &other]);
+        }
         FamilyCall::Clear => client.send(&["FLUSHALL"]),
         FamilyCall::Remove(_) | FamilyCall::Replace { .. } => {
             unreachable!("Remove and Replace need more than one round trip")
@@ -515,9 +536,11 @@ fn receive(client: &mut RespClient, call: &FamilyCall) -> Result<CallAnswer, Con
             FamilyCall::SetNew(_)
             | FamilyCall::Delete(_)
             | FamilyCall::Count(_)
+            | FamilyCall::Exchange(..)
             | FamilyCall::Add(..),
             RespReply::Number(n),
         ) => CallAnswer::Number(n),
+        (FamilyCall::Route(_), RespReply::Array(Some(replies))) => sums(&replies)?,
         (_, reply) => return Err(unlike(&reply)),
     };
     Ok(answer)
@@ -525,15 +548,20 @@ fn receive(client: &mut RespClient, call: &FamilyCall) -> Result<CallAnswer, Con
 
 fn transferred(client: &mut RespClient) -> Result<CallAnswer, ConnectionStop> {
     match executed(client, TRANSFERRED)? {
-        TransactionOutcome::Done(replies) => match replies[..] {
-            [RespReply::Number(from), RespReply::Number(to)] => Ok(CallAnswer::Sums([from, to])),
-            _ => Err(ConnectionStop::wrong("EXEC", format!("{replies:?}"))),
-        },
+        TransactionOutcome::Done(replies) => sums(&replies),
         TransactionOutcome::NoRoom => Ok(CallAnswer::Refused),
         TransactionOutcome::Changed => Err(ConnectionStop::wrong(
             "EXEC",
             "EXEC returned null although no key was watched",
         )),
+    }
+}
+
+/// Decodes the replies of a transfer.
+fn sums(replies: &[RespReply]) -> Result<CallAnswer, ConnectionStop> {
+    match *replies {
+        [RespReply::Number(from), RespReply::Number(to)] => Ok(CallAnswer::Sums([from, to])),
+        _ => Err(ConnectionStop::wrong("a transfer", format!("{replies:?}"))),
     }
 }
 

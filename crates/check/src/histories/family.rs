@@ -9,6 +9,8 @@
 
 use std::fmt;
 
+use super::values::{ValueId, is_grouped};
+
 /// Number of families. Each has a database of its own.
 pub(super) const FAMILIES: usize = 6;
 /// Number of registers of a family.
@@ -17,9 +19,6 @@ pub(super) const REGISTERS: usize = 4;
 pub(super) const ACCOUNTS: usize = 3;
 /// Number of accounts that a transfer changes; they are the first ones.
 pub(super) const TRANSFERRED: usize = 2;
-
-/// Number that identifies a value. Every write of a run uses a new one.
-pub(super) type ValueId = u32;
 
 /// Contents of a family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -74,6 +73,12 @@ pub(super) enum FamilyCall {
     Add(usize, i64),
     /// DECRBY of the first account and INCRBY of the second in one MULTI. Answers both sums.
     Transfer(i64),
+    /// EVAL of a script that declares no key. It moves money between the first two accounts, in a direction that the third
+    /// one gives. Answers both sums, that of the account that pays first.
+    Route(i64),
+    /// EVAL of a script that declares no key. It exchanges the values of two registers if both exist and fit into a group
+    /// together. Answers 1, or 0 if not.
+    Exchange(usize, usize),
     /// FLUSHALL. FLUSHDB deletes key by key, so it is not an atomic call and is left out.
     Clear,
 }
@@ -98,6 +103,8 @@ impl FamilyCall {
             }
             FamilyCall::Add(at, _) => account(*at),
             FamilyCall::Transfer(_) => (0..TRANSFERRED).map(account).sum(),
+            FamilyCall::Route(_) => (0..ACCOUNTS).map(account).sum(),
+            FamilyCall::Exchange(one, other) => 1 << one | 1 << other,
             FamilyCall::GetAll => (1 << (REGISTERS + ACCOUNTS)) - 1,
             FamilyCall::Clear => 0,
         }
@@ -168,6 +175,18 @@ impl FamilyState {
             }
             FamilyCall::Add(at, more) => CallAnswer::Number(self.add(*at, *more)),
             FamilyCall::Transfer(sum) => CallAnswer::Sums([self.add(0, -sum), self.add(1, *sum)]),
+            FamilyCall::Route(sum) => {
+                let payer = usize::from(self.accounts[TRANSFERRED].unwrap_or(0) % 2 != 0);
+                CallAnswer::Sums([self.add(payer, -sum), self.add(1 - payer, *sum)])
+            }
+            FamilyCall::Exchange(one, other) => {
+                let fits = |at: &usize| self.registers[*at].is_some_and(is_grouped);
+                let is_exchanged = fits(one) && fits(other);
+                if is_exchanged {
+                    self.registers.swap(*one, *other);
+                }
+                CallAnswer::Number(i64::from(is_exchanged))
+            }
             FamilyCall::Clear => {
                 self = FamilyState::default();
                 CallAnswer::Done

@@ -2,8 +2,10 @@
 
 use farbank_pm::rng::Rng;
 
-use super::family::ValueId;
 use crate::child::UnwrittenValue;
+
+/// Number that identifies a value. Every write of a run uses a new one.
+pub(super) type ValueId = u32;
 
 /// Bytes of the id at the start of a value.
 const NUMBER_BYTES: usize = size_of::<ValueId>();
@@ -11,10 +13,15 @@ const NUMBER_BYTES: usize = size_of::<ValueId>();
 /// Distance of two ids. Odd ids have values that fit into a group on the smallest pool under test.
 pub(super) const STEP: ValueId = 2;
 
+/// Returns whether the value with this id fits into a group, also with others like it.
+pub(super) fn is_grouped(id: ValueId) -> bool {
+    id % STEP == 1
+}
+
 /// Returns the value with this id.
 pub(super) fn value(id: ValueId) -> Vec<u8> {
     let mut rng = Rng::new(u64::from(id));
-    let len = len(&mut rng, id % STEP == 1);
+    let len = len(&mut rng, is_grouped(id));
     let mut bytes = id.to_le_bytes().to_vec();
     while bytes.len() < len {
         bytes.extend_from_slice(&rng.draw().to_le_bytes());
