@@ -15,7 +15,7 @@
 //! what a crash leaves, but was not detected: the checks do not cover it. *Void*: the same seed also fails without
 //! the fault, so the violation shows nothing. Only *found* is a success; there is no list of exceptions.
 //!
-//! A named fault that only one mode shows is tried in that mode
+//! A named fault that only one mode shows is tried in that mode, and a rare one with a seed that has shown it first
 //! ([`NamedFault::shows_in`](farbank_pm::fault::NamedFault::shows_in)). A fault in code that several targets share is
 //! found if one of them shows it: each target that reaches the place is tried in turn.
 //!
@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use farbank_pm::fault::{Fault, FaultPart, PlaceFault};
+use farbank_pm::fault::{Fault, FaultPart, PlaceFault, ShowingRuns};
 use farbank_pm::sim::{Persistency, SourceAction, SourceLine, brief};
 use farbank_pm::sync::unpoisoned;
 
@@ -319,9 +319,9 @@ impl<'a> FaultSearch<'a> {
         trials.into_iter().map(|(_, trial)| trial).collect()
     }
 
-    /// Returns all combinations of a target with the fault, a mode and a seed. A few seeds of each target and mode
-    /// take turns, with twice as many in each round. Most seeds check few images per crash point, and some the usual
-    /// number: some faults need rare runs, others rare images.
+    /// Returns all combinations of a target with the fault, a mode and a seed. Those that are listed as showing it come
+    /// first. Then a few seeds of each target and mode take turns, with twice as many in each round. Most seeds check few
+    /// images per crash point, and some the usual number: some faults need rare runs, others rare images.
     fn rounds(
         &self,
         fault: &Fault,
@@ -340,14 +340,22 @@ impl<'a> FaultSearch<'a> {
         let turns: Vec<_> = (searched_targets.into_iter())
             .flat_map(|searched| searched.modes_of(fault).map(move |mode| (searched, mode)))
             .collect();
-        rounds.flat_map(move |(round, from)| {
+        let known: Vec<_> = (turns.iter())
+            .filter_map(|&(searched, mode)| {
+                let seed = searched.showing_runs(fault)?.seed?;
+                let is_wanted = self.budget.seeds.contains(&seed);
+                is_wanted.then(|| (searched, config(mode, seed), seed))
+            })
+            .collect();
+        let rounds = rounds.flat_map(move |(round, from)| {
             let seeds = from..end.min(from + (2 << round));
             let turns = turns.clone().into_iter();
             turns.flat_map(move |(searched, mode)| {
                 let seeds = seeds.clone();
                 seeds.map(move |seed| (searched, config(mode, seed), seed))
             })
-        })
+        });
+        known.into_iter().chain(rounds)
     }
 }
 
@@ -374,13 +382,18 @@ impl SearchTarget<'_> {
         })
     }
 
-    /// Modes in which `fault` is searched for: the one that it shows in, if its list names one and the budget has it.
-    fn modes_of(&self, fault: &Fault) -> impl Iterator<Item = Persistency> {
-        let shows_in = self.target.faults().iter().find_map(|named| match fault {
+    /// Returns what the target's list says about the runs that show `fault`.
+    fn showing_runs(&self, fault: &Fault) -> Option<ShowingRuns> {
+        self.target.faults().iter().find_map(|named| match fault {
             Fault::Name(name) if named.name == name => named.shows_in,
             _ => None,
-        });
-        let only = shows_in.filter(|mode| self.modes.contains(mode));
+        })
+    }
+
+    /// Modes in which `fault` is searched for: the one that its list names, if the budget has it.
+    fn modes_of(&self, fault: &Fault) -> impl Iterator<Item = Persistency> {
+        let named = self.showing_runs(fault).map(|runs| runs.persistency);
+        let only = named.filter(|mode| self.modes.contains(mode));
         let modes = self.modes.iter().copied();
         modes.filter(move |mode| only.is_none_or(|only| only == *mode))
     }

@@ -3,7 +3,7 @@
 //! Each is one condition in the code, `fault!("kv.x")`, at the line that it removes or changes. Some were
 //! bugs of this engine. Each of the others violates an invariant.
 
-use farbank_pm::fault::NamedFault;
+use farbank_pm::fault::{NamedFault, ShowingRuns};
 use farbank_pm::sim::Persistency;
 
 /// Faults that the explorer finds with one thread.
@@ -12,31 +12,31 @@ pub(crate) const ALL: [NamedFault; 28] = [
         name: "pm.cached_pages_trusted",
         description: "an open after a failed sync trusts cached pages that the file's device does not have",
         source: "ext4 without a journal on a full device: fdatasync fails, kill, start",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::first(Persistency::Page, 0x7)),
     },
     NamedFault {
         name: "kv.seed_without_opening",
         description: "the seed of a record's checksum does not include the open epoch",
         source: "a bug that the crash explorer found",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::first(Persistency::Page, 0x7)),
     },
     NamedFault {
         name: "kv.settled_by_tickets",
         description: "a step that later steps rely on waits only for its ticket, so under everysec and never for no sync",
         source: "the contract of Medium::wait_until_durable",
-        shows_in: Some(Persistency::Relaxed),
+        shows_in: Some(ShowingRuns::of(Persistency::Relaxed)),
     },
     NamedFault {
         name: "kv.copied_before_sync",
         description: "under everysec and never the cleaner copies records before a sync has made them durable",
         source: "the crash explorer, relaxed, seeds 0x5 and 0x10: a large value was damaged, half a group was there",
-        shows_in: Some(Persistency::Relaxed),
+        shows_in: Some(ShowingRuns::of(Persistency::Relaxed)),
     },
     NamedFault {
         name: "kv.recycled_before_sync",
         description: "under everysec and never a segment is recycled before the records that replace its own are durable",
         source: "the crash explorer, relaxed, seed 0x5: a synced large value was gone after a power cut",
-        shows_in: Some(Persistency::Relaxed),
+        shows_in: Some(ShowingRuns::of(Persistency::Relaxed)),
     },
     NamedFault {
         name: "kv.same_generation",
@@ -48,13 +48,13 @@ pub(crate) const ALL: [NamedFault; 28] = [
         name: "kv.sealed_too_soon",
         description: "`sealed` is written before the segment's records are durable",
         source: "invariant KV-SEG-3 of segment.rs",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.parked_unpublished",
         description: "a session's open segments may be sealed and cleaned while its writes in them are unpublished",
         source: "invariant KV-ROOM-1 of room_request.rs",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.swap_volatile",
@@ -66,7 +66,7 @@ pub(crate) const ALL: [NamedFault; 28] = [
         name: "kv.swap_before_pending",
         description: "SWAPDB does not wait until earlier writes are published",
         source: "invariant KV-SWAP-1 of databases.rs",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.floor_volatile",
@@ -78,31 +78,31 @@ pub(crate) const ALL: [NamedFault; 28] = [
         name: "kv.published_before_durable",
         description: "the index points at a record whose ticket is not durable",
         source: "invariant KV-COMMIT-1 of session.rs; so does CCEH_COW (cuhk-mass/SEPH#3)",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.update_skips_pending",
         description: "an update builds on the published value though a newer one is pending",
         source: "invariant KV-PEND-2 of stripe.rs",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.answer_relies_on_nothing",
         description: "a reply that depends on another session's pending write does not wait for that write",
         source: "invariant CHECK-HIST-3 of history.rs: SETNX answered 0, and its key was lost in a power cut",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.group_relies_on_pending",
         description: "a group does not include the pending writes that its body has read",
         source: "invariant KV-GROUP-3 of group.rs",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.group_left_behind",
         description: "a change that depends on one member of a group that is not durable may survive without the others",
         source: "invariant KV-GROUP-6 of group.rs; the histories of a killed server: INCR was kept and its MULTI lost",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.groups_cleaned_away",
@@ -114,7 +114,7 @@ pub(crate) const ALL: [NamedFault; 28] = [
         name: "kv.victims_before_copies",
         description: "a cleaned segment is recycled before its moved records are durable",
         source: "invariant KV-CLEAN-1 of cleaner.rs",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.tombstone_of_earlier_opening",
@@ -144,7 +144,7 @@ pub(crate) const ALL: [NamedFault; 28] = [
         name: "kv.sequence_of_values_only",
         description: "after an open, sequence numbers continue from the newest value, though a tombstone is newer",
         source: "invariant KV-PEND-1 of stripe.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::first(Persistency::Word, 0x7)),
     },
     NamedFault {
         name: "kv.torn_not_padded",
@@ -156,7 +156,7 @@ pub(crate) const ALL: [NamedFault; 28] = [
         name: "kv.map_unsettled",
         description: "a segment gets its map while some of its records are not published yet",
         source: "invariant KV-MAP-2 of segment_map.rs",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::of(Persistency::Page)),
     },
     NamedFault {
         name: "kv.map_before_durable",
@@ -208,13 +208,13 @@ pub(crate) const IN_CHECKPOINTS: [NamedFault; 9] = [
         name: "kv.checkpoint_unsettled",
         description: "a checkpoint covers a segment of which some records are not published yet",
         source: "invariant KV-CKPT-1 of engine/checkpoint.rs",
-        shows_in: Some(Persistency::Page),
+        shows_in: Some(ShowingRuns::first(Persistency::Page, 0x2d)),
     },
     NamedFault {
         name: "kv.checkpoint_without_tombstones",
         description: "a checkpoint lists no tombstones of covered segments",
         source: "invariant KV-CKPT-3 of engine/checkpoint.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::first(Persistency::Word, 0x4)),
     },
     NamedFault {
         name: "kv.checkpoint_before_drain",
@@ -226,7 +226,7 @@ pub(crate) const IN_CHECKPOINTS: [NamedFault; 9] = [
         name: "kv.checkpoint_recycled_early",
         description: "the segments of a checkpoint are recycled while the superblock still names it",
         source: "invariant KV-CKPT-5 of engine/checkpoint.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::first(Persistency::Page, 0x2)),
     },
     NamedFault {
         name: "kv.checkpoint_reused_early",
@@ -238,25 +238,25 @@ pub(crate) const IN_CHECKPOINTS: [NamedFault; 9] = [
         name: "kv.checkpoint_floor_ignored",
         description: "an open uses a checkpoint from before FLUSHALL",
         source: "invariant KV-CKPT-6 of engine/checkpoint.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::first(Persistency::Adr, 0x1d)),
     },
     NamedFault {
         name: "kv.checkpoint_generation_ignored",
         description: "an open uses entries of segments that were recycled after the checkpoint",
         source: "invariant KV-CKPT-1 of engine/checkpoint.rs",
-        shows_in: Some(Persistency::Word),
+        shows_in: Some(ShowingRuns::first(Persistency::Word, 0x32)),
     },
     NamedFault {
         name: "kv.checkpoint_sequence_ignored",
         description: "after an open, sequence numbers continue from the newest scanned record, though covered ones are newer",
         source: "invariant KV-PEND-1 of stripe.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::first(Persistency::Adr, 0x4)),
     },
     NamedFault {
         name: "kv.checkpoint_entry_wins",
         description: "an open keeps an entry of the checkpoint although it has read a newer record of the key",
         source: "the crash argument of engine/checkpoint.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::first(Persistency::Page, 0x4)),
     },
 ];
 

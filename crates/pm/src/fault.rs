@@ -196,8 +196,38 @@ pub struct NamedFault {
     pub description: &'static str,
     /// Origin: a published report, or the change that fixed the bug here.
     pub source: &'static str,
-    /// The only mode whose crashes show it; `None` if several do.
-    pub shows_in: Option<Persistency>,
+    /// Where a search looks for it; `None`: in every mode.
+    pub shows_in: Option<ShowingRuns>,
+}
+
+/// The runs of a structure that show a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShowingRuns {
+    /// The mode in which the fault is searched for: the only one whose crashes show it, or one that shows it soon.
+    pub persistency: Persistency,
+    /// A seed that has shown a rare fault. A search tries it first. After a change of the structure or of its workload,
+    /// another seed may show the fault; the search then takes longer and finds it.
+    pub seed: Option<u64>,
+}
+
+impl ShowingRuns {
+    /// The runs of one mode.
+    #[must_use]
+    pub const fn of(persistency: Persistency) -> ShowingRuns {
+        ShowingRuns {
+            persistency,
+            seed: None,
+        }
+    }
+
+    /// The runs of one mode, of which `seed` is tried first.
+    #[must_use]
+    pub const fn first(persistency: Persistency, seed: u64) -> ShowingRuns {
+        ShowingRuns {
+            persistency,
+            seed: Some(seed),
+        }
+    }
 }
 
 thread_local! {
