@@ -419,7 +419,8 @@ pub struct ServerOptions {
     /// Time slice of a connection: how long it executes requests before other connections are served; 200 microseconds
     /// by default. A request is not interrupted; one that takes longer ends the time slice.
     pub time_slice: Duration,
-    /// How long a request evicts keys at most before it executes; 1 millisecond by default. Later requests go on.
+    /// How long a request evicts keys at most before it executes; 1 millisecond by default. If the store is still above
+    /// `maxmemory` then, the worker evicts for as long again after each visit to its connections.
     pub eviction_slice: Duration,
 }
 

@@ -11,11 +11,11 @@
 //! # Invariants
 //! SRV-EVICT-1  An evicted key is deleted by an ordinary write of the executor's session, in the batch of the request that
 //!     needs the space. So no reply to that request is sent before the delete is durable, and an evicted key does not
-//!     return after a crash.
+//!     return after a crash. Between requests, the deletes are a batch of their own.
 //! SRV-EVICT-2  A policy `volatile-*` deletes only a key that still expires when its delete is staged.
 //! SRV-EVICT-3  One call takes about [`EvictionTask::time_max`]: the time is checked after each key and each [`VISITS`]
-//!     visited keys. A thread spends a small share of its time on calls that find no key: after a long one it searches again only after a
-//!     pause of [`PAUSE_FACTOR`] times its length.
+//!     visited keys. A thread spends a small share of its time on calls that find no key: after a long one it searches
+//!     again only after a pause of [`PAUSE_FACTOR`] times its length.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! Eviction of keys above `maxmemory`. The test store counts the bytes of values.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
@@ -286,13 +287,23 @@ fn a_worker_goes_on_with_evictions_that_a_request_has_left() {
     for n in 0..50 {
         set(&mut client, &format!("key{n}"), "");
     }
+    let mut tracker = server.connect();
+    tracker.send("HELLO 3;CLIENT TRACKING ON BCAST");
+    let mut subscriber = server.connect();
+    subscriber.send("PSUBSCRIBE __keyevent@*__:evicted;PING");
+    while subscriber.line() != "pong" {}
     client.ask(
-        "CONFIG SET maxmemory 100 maxmemory-policy allkeys-random",
+        "CONFIG SET notify-keyspace-events Ee maxmemory 100 maxmemory-policy allkeys-random",
         "+OK\r\n",
     );
     // INFO evicts nothing.
     wait_until(|| evicted_keys(&mut client) == 48);
     client.ask("DBSIZE", ":2\r\n");
+    // Each message and each invalidation has the name of its key in a line.
+    for told in [&mut tracker, &mut subscriber] {
+        let names = std::iter::repeat_with(|| told.line()).filter(|line| line.starts_with("key"));
+        assert_eq!(names.take(48).collect::<BTreeSet<_>>().len(), 48);
+    }
 }
 
 #[test]
