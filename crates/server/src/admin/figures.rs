@@ -42,7 +42,7 @@ pub(super) struct ServerFigures {
 pub(super) fn read(shared: &ServerShared<'_>) -> ServerFigures {
     let stats = shared.store.stats();
     let mut figures = Vec::new();
-    let totals = shared.counters.totals();
+    let totals = shared.stats.counters.totals();
     requests(&totals, &mut figures);
     clients(shared, &mut figures);
     space(&stats, &totals, &mut figures);
@@ -52,7 +52,7 @@ pub(super) fn read(shared: &ServerShared<'_>) -> ServerFigures {
     ServerFigures {
         figures,
         keys: keys.filter(|(_, keys)| *keys > 0).collect(),
-        latency: shared.counters.latency(),
+        latency: shared.stats.counters.latency(),
     }
 }
 
@@ -119,10 +119,10 @@ fn requests(totals: &CounterTotals, out: &mut Vec<Figure>) {
 }
 
 fn clients(shared: &ServerShared<'_>, out: &mut Vec<Figure>) {
-    let accepted = shared.accepted.load(Ordering::Relaxed) as f64;
-    let rejected = shared.rejected.load(Ordering::Relaxed) as f64;
+    let accepted = shared.stats.accepted.load(Ordering::Relaxed) as f64;
+    let rejected = shared.stats.rejected.load(Ordering::Relaxed) as f64;
     let most = shared.settings.clients_max.load(Ordering::Relaxed) as f64;
-    let (clients, subscriptions) = (&shared.clients, &shared.subscriptions);
+    let (clients, subscriptions) = (&shared.clients, &shared.interests.subscriptions);
     let channels = subscriptions.channels(SubscriptionKind::Channel);
     out.extend([
         gauge(
@@ -259,8 +259,8 @@ fn process(shared: &ServerShared<'_>, out: &mut Vec<Figure>) {
     let ResidentMemory { anonymous, files } = ResidentMemory::now();
     let (user, system) = cpu_secs();
     let opened = shared.store.opened();
-    let uptime = shared.started.elapsed().as_secs_f64();
-    let works = f64::from(u8::from(shared.poisoned.get().is_none()));
+    let uptime = shared.identity.started.elapsed().as_secs_f64();
+    let works = f64::from(u8::from(shared.durability.poisoned.get().is_none()));
     out.extend([
         counter(
             "cpu_user_seconds",
@@ -285,7 +285,7 @@ fn process(shared: &ServerShared<'_>, out: &mut Vec<Figure>) {
         gauge(
             "workers",
             "Threads that serve clients.",
-            shared.counters.workers.len() as f64,
+            shared.stats.counters.workers.len() as f64,
         ),
         gauge("uptime_seconds", "Time since the server started.", uptime),
         gauge(

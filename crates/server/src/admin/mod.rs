@@ -108,7 +108,7 @@ fn answer(shared: &ServerShared<'_>, request: &Request, peer: SocketAddr) -> Res
             Err(error) => Response::text(500, TEXT, format!("cannot encode: {error}\n")),
         },
         "/status.json" => Response::text(200, JSON, status::json(shared, shows_keys)),
-        "/healthz" => verdict(shared.poisoned.get().cloned()),
+        "/healthz" => verdict(shared.durability.poisoned.get().cloned()),
         "/readyz" => verdict(unready(shared, &shared.store.health())),
         _ => Response::text(404, TEXT, "not found; see / and /metrics\n".into()),
     };
@@ -117,7 +117,7 @@ fn answer(shared: &ServerShared<'_>, request: &Request, peer: SocketAddr) -> Res
 
 /// Why the server accepts no writes now.
 fn unready(shared: &ServerShared<'_>, health: &StoreHealth) -> Option<String> {
-    let poisoned = shared.poisoned.get().cloned();
+    let poisoned = shared.durability.poisoned.get().cloned();
     poisoned.or_else(|| Some(health.file.as_ref()?.text.to_string()))
 }
 

@@ -14,7 +14,7 @@ pub(super) fn json(shared: &ServerShared<'_>, shows_keys: bool) -> String {
     let figures: Map<String, Value> = figures
         .map(|figure| (figure.name.to_owned(), json!(figure.value)))
         .collect();
-    let hot_keys = shows_keys.then(|| shared.counters.hot_keys());
+    let hot_keys = shows_keys.then(|| shared.stats.counters.hot_keys());
     let hot_keys = hot_keys.map(|keys| keys.iter().map(hot_key).collect::<Vec<_>>());
     json!({
         "version": env!("CARGO_PKG_VERSION"),

@@ -20,7 +20,7 @@ use crate::state::users::Users;
 
 /// `CLIENT ID`
 pub(super) fn id(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    reply::integer(ctx.out, i64::try_from(ctx.client.id).unwrap_or(i64::MAX));
+    reply::integer(ctx.out, i64::try_from(ctx.client.id()).unwrap_or(i64::MAX));
     Ok(())
 }
 
@@ -301,14 +301,14 @@ fn kill_filters<'a>(args: Args<'a>, users: &Users) -> Result<KillFilter<'a>, Com
 
 /// `CLIENT KILL addr`, `CLIENT KILL filter value [filter value ...]`
 pub(super) fn kill(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let filter = kill_filters(args, &ctx.shared.users.current())?;
+    let filter = kill_filters(args, &ctx.shared.security.users.current())?;
     let mut killed = 0;
     for client_info in ctx.shared.clients.all() {
-        if !filter.includes(&client_info, ctx.client.id) {
+        if !filter.includes(&client_info, ctx.client.id()) {
             continue;
         }
         killed += 1;
-        if client_info.id == ctx.client.id {
+        if client_info.id == ctx.client.id() {
             ctx.client.leaving = true;
         } else {
             ctx.shared.kill(&client_info);
@@ -377,14 +377,17 @@ pub(super) fn pause(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     };
     let timeout_ms = text::timeout_ms(args.at(2))?;
     let now_ms = ctx.shared.clock_ms();
-    ctx.shared.pause.begin(now_ms, now_ms + timeout_ms, kind);
+    ctx.shared
+        .clients
+        .pause
+        .begin(now_ms, now_ms + timeout_ms, kind);
     reply::ok(ctx.out);
     Ok(())
 }
 
 /// `CLIENT UNPAUSE`
 pub(super) fn unpause(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    ctx.shared.pause.end();
+    ctx.shared.clients.pause.end();
     ctx.shared.threads.wake();
     reply::ok(ctx.out);
     Ok(())

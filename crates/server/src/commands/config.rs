@@ -105,7 +105,7 @@ pub(super) const POLICY: &str = "maxmemory-policy";
 pub(super) fn addresses(shared: &ServerShared<'_>) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     let resp = |endpoint: &&Endpoint| endpoint.protocol == WireProtocol::Resp;
-    for endpoint in shared.endpoints.iter().filter(resp) {
+    for endpoint in shared.identity.endpoints.iter().filter(resp) {
         if !addresses.contains(&endpoint.addr.ip()) {
             addresses.push(endpoint.addr.ip());
         }
@@ -129,7 +129,10 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
         ("bind", bind.join(" ")),
         ("cluster-enabled", text("no")),
         ("databases", farbank_store::DATABASES.to_string()),
-        ("io-threads", shared.counters.workers.len().to_string()),
+        (
+            "io-threads",
+            shared.stats.counters.workers.len().to_string(),
+        ),
         ("port", port.to_string()),
         (
             "enable-protected-configs",
@@ -224,7 +227,7 @@ fn texts(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     );
     let ignored = |own: &IgnoredParameter| (own.name, ignored_text(settings, own));
     all.extend(IGNORED.iter().map(ignored));
-    all.extend(config_tls::values(&shared.tls.settings()));
+    all.extend(config_tls::values(&shared.security.tls.settings()));
     all.push((FOLDER, save_folder(shared).display().to_string()));
     all.push((FILE, save_file(shared)));
     all.push((
@@ -504,7 +507,7 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
             password = Some(value);
         }
         if config_tls::is_tls(name) {
-            let (_, settings) = tls.get_or_insert_with(|| (name, shared.tls.settings()));
+            let (_, settings) = tls.get_or_insert_with(|| (name, shared.security.tls.settings()));
             config_tls::set(settings, name, value);
         }
     }
@@ -533,7 +536,7 @@ fn replace_tls(
     name: &str,
     settings: TlsSettings,
 ) -> Result<(), CommandError> {
-    shared.tls.replace(settings).map_err(|why| {
+    shared.security.tls.replace(settings).map_err(|why| {
         tracing::error!("cannot change the settings of TLS: {why}");
         refused(name.as_bytes(), ConfigError::Tls)
     })
@@ -542,7 +545,7 @@ fn replace_tls(
 /// Sets the password of the user `default`. Connections that have authenticated stay so.
 fn set_password(ctx: &mut CommandContext<'_>, password: &[u8]) {
     ctx.shared.settings.kept.set(PASSWORD, password);
-    let changed: Result<(), Infallible> = ctx.shared.users.change(|users| {
+    let changed: Result<(), Infallible> = ctx.shared.security.users.change(|users| {
         let mut default = User::clone(&users.default_user());
         default.set_password(password);
         users.insert(default);
@@ -606,12 +609,13 @@ pub fn is_settable(name: &str) -> bool {
 
 /// `CONFIG RESETSTAT`
 pub(super) fn resetstat(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    ctx.shared.counters.reset();
-    ctx.shared.users.reset_counts();
-    ctx.shared.accepted.store(0, Ordering::Relaxed);
-    ctx.shared.rejected.store(0, Ordering::Relaxed);
+    ctx.shared.stats.counters.reset();
+    ctx.shared.security.users.reset_counts();
+    ctx.shared.stats.accepted.store(0, Ordering::Relaxed);
+    ctx.shared.stats.rejected.store(0, Ordering::Relaxed);
     let expired = ctx.shared.store.stats().expired_keys;
     ctx.shared
+        .stats
         .expired_at_reset
         .store(expired, Ordering::Relaxed);
     reply::ok(ctx.out);

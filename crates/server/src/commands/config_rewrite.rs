@@ -228,7 +228,7 @@ fn set_output_limits(lines: &mut ConfigLines, settings: &LiveSettings, defaults:
 }
 
 fn set_tls(lines: &mut ConfigLines, shared: &ServerShared<'_>) {
-    for (name, value) in config_tls::values(&shared.tls.settings()) {
+    for (name, value) in config_tls::values(&shared.security.tls.settings()) {
         if name == config_tls::CLIENTS {
             set_word(lines, name, &value, "yes");
         } else if name == config_tls::PROTOCOLS || value.is_empty() {
@@ -346,7 +346,7 @@ fn set_users(lines: &mut ConfigLines, shared: &ServerShared<'_>, table: &'static
     if shared.options.acl_file.is_some() {
         return;
     }
-    for user in shared.users.current().iter() {
+    for user in shared.security.users.current().iter() {
         let line = describe::line(table, user);
         let value = line.strip_prefix(b"user ").unwrap_or(&line);
         lines.set(USER, &readable(value), NewLine::Appended);

@@ -48,7 +48,7 @@ fn authenticate(
     name: &[u8],
     password: &[u8],
 ) -> Result<(), CommandError> {
-    if let Some(user) = ctx.shared.users.authenticate(name, password) {
+    if let Some(user) = ctx.shared.security.users.authenticate(name, password) {
         ctx.client.authenticate(user);
         // The user may have been removed since; the workers' message about it may be handled already.
         ctx.follow_users();
@@ -63,7 +63,7 @@ fn authenticate(
 /// `AUTH [username] password`
 pub(super) fn auth(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     match args.len() {
-        2 if !ctx.shared.users.default_needs_password() => {
+        2 if !ctx.shared.security.users.default_needs_password() => {
             return Err(CommandError::Fixed(
                 "ERR AUTH <password> called without any password configured for the default user. \
                  Are you sure your configuration is correct?",
@@ -122,7 +122,7 @@ pub(super) fn hello(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     reply::bulk(ctx.out, b"proto");
     reply::integer(ctx.out, resp.number());
     reply::bulk(ctx.out, b"id");
-    reply::integer(ctx.out, i64::try_from(ctx.client.id).unwrap_or(i64::MAX));
+    reply::integer(ctx.out, i64::try_from(ctx.client.id()).unwrap_or(i64::MAX));
     for (name, value) in [("mode", "standalone"), ("role", "master")] {
         reply::bulk(ctx.out, name.as_bytes());
         reply::bulk(ctx.out, value.as_bytes());
@@ -135,14 +135,14 @@ pub(super) fn hello(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
 /// `RESET`
 pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     client::rename(ctx, b"")?;
-    ctx.client.queue = None;
-    ctx.client.watched.clear();
+    ctx.client.transaction.queue = None;
+    ctx.client.transaction.watched.clear();
     pubsub::unsubscribe_all(ctx);
-    ctx.client.end_tracking(&ctx.shared.tracking);
+    ctx.client.end_tracking(&ctx.shared.interests.tracking);
     ctx.client.db = 0;
     ctx.client.resp = RespVersion::V2;
     ctx.client.replies = ReplyMode::On;
-    ctx.client.reset_user(&ctx.shared.users);
+    ctx.client.reset_user(&ctx.shared.security.users);
     reply::simple(ctx.out, "RESET");
     Ok(())
 }

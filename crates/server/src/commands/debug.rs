@@ -111,7 +111,11 @@ pub(super) fn debug(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
         }
         (b"set-disable-deny-scripts", 3) => {
             let is_on = parse_i64(args.at(2)).is_some_and(|value| value != 0);
-            ctx.shared.scripts.may_debug.store(is_on, Ordering::Relaxed);
+            ctx.shared
+                .programs
+                .scripts
+                .may_debug
+                .store(is_on, Ordering::Relaxed);
             reply::ok(ctx.out);
         }
         (b"config-rewrite-force-all", 2) => return config_rewrite::rewrite_all(ctx),

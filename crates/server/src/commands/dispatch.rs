@@ -99,7 +99,7 @@ fn refuse(ctx: &mut CommandContext<'_>, command: &'static Command, fail: &Comman
 /// Checks the permissions of a restricted user. Replies with an error if it may not execute the request.
 #[cold]
 fn may_execute(ctx: &mut CommandContext<'_>, command: &'static Command, args: Args<'_>) -> bool {
-    let context = match ctx.client.queue.is_some() {
+    let context = match ctx.client.transaction.queue.is_some() {
         // The transaction refuses it anyway, with another error.
         true if command.is(flag::NO_MULTI) => return true,
         true => DenialContext::Multi,
@@ -131,7 +131,7 @@ fn queue_or_execute(
     }
     // As in Redis, PING is refused together with writes: clients use it as a health check.
     if (command.is(flag::WRITE) || command.name == "ping")
-        && let Some(reason) = ctx.shared.poisoned.get()
+        && let Some(reason) = ctx.shared.durability.poisoned.get()
     {
         ctx.count_rejected(command);
         reject(ctx, &CommandError::Detailed(misconf(reason)));
@@ -149,7 +149,7 @@ fn queue_or_execute(
         refuse(ctx, command, &fail);
         return ExecOutcome::Refused;
     }
-    if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {
+    if ctx.client.transaction.queue.is_some() && !command.is(flag::AT_ONCE) {
         transactions::queue(ctx, command, args);
         return ExecOutcome::Queued;
     }

@@ -16,7 +16,7 @@ use crate::protocol::resp::Args;
 /// Replies with an error before execution. It makes the EXEC of a queued transaction fail.
 #[cold]
 pub(super) fn reject(ctx: &mut CommandContext<'_>, fail: &CommandError) {
-    if let Some(queue) = &mut ctx.client.queue {
+    if let Some(queue) = &mut ctx.client.transaction.queue {
         queue.broken = true;
     }
     ctx.refuse(ctx.out.len(), fail);

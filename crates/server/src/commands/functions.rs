@@ -46,11 +46,11 @@ fn find(
     engine: &mut ScriptEngine,
     name: &[u8],
 ) -> Result<Rc<CompiledScript>, CommandError> {
-    engine.follow_changes(ctx.shared.functions.changes());
+    engine.follow_changes(ctx.shared.programs.functions.changes());
     if let Some(function) = engine.find_function(name) {
         return Ok(function);
     }
-    let libraries = ctx.shared.functions.current();
+    let libraries = ctx.shared.programs.functions.current();
     let (library, info) = libraries.find(name).ok_or(NOT_FOUND)?;
     load_known(engine, library, ctx.load_thread())?;
     let ready = engine.ready_function(library.id, info, name);
@@ -87,13 +87,23 @@ fn change<R>(
     if !ctx.executes_long {
         return Err(CommandError::Long);
     }
-    let mut libraries = Libraries::clone(&ctx.shared.functions.current());
+    let mut libraries = Libraries::clone(&ctx.shared.programs.functions.current());
     let outcome = change(ctx, &mut libraries)?;
-    ctx.shared.functions.replace(libraries).map_err(|error| {
-        let file = ctx.shared.functions.file().unwrap_or("".as_ref()).display();
-        let text = format!("ERR cannot write the libraries to {file}: {error}");
-        CommandError::Detailed(text.into_bytes())
-    })?;
+    ctx.shared
+        .programs
+        .functions
+        .replace(libraries)
+        .map_err(|error| {
+            let file = ctx
+                .shared
+                .programs
+                .functions
+                .file()
+                .unwrap_or("".as_ref())
+                .display();
+            let text = format!("ERR cannot write the libraries to {file}: {error}");
+            CommandError::Detailed(text.into_bytes())
+        })?;
     Ok(outcome)
 }
 
@@ -136,7 +146,7 @@ fn refuse_known(libraries: &Libraries, code: &[u8], replaces: bool) -> Result<()
 fn load_library(ctx: &mut CommandContext<'_>, code: &[u8]) -> Result<Library, CommandError> {
     let thread = ctx.load_thread();
     with_engine(ctx, |ctx, engine| {
-        load_new(&ctx.shared.functions, engine, code, thread)
+        load_new(&ctx.shared.programs.functions, engine, code, thread)
     })
 }
 
@@ -277,7 +287,7 @@ pub(super) fn list(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
         }
         at += 1;
     }
-    let libraries = ctx.shared.functions.current();
+    let libraries = ctx.shared.programs.functions.current();
     if !ctx.executes_long && libraries.code_bytes() > WORKER_BYTES_MAX {
         return Err(CommandError::Long);
     }
@@ -326,7 +336,7 @@ fn describe(ctx: &mut CommandContext<'_>, library: &Library, has_code: bool) {
 
 /// `FUNCTION DUMP`
 pub(super) fn dump(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let libraries = ctx.shared.functions.current();
+    let libraries = ctx.shared.programs.functions.current();
     if !ctx.executes_long && libraries.code_bytes() > WORKER_BYTES_MAX {
         return Err(CommandError::Long);
     }
@@ -336,12 +346,17 @@ pub(super) fn dump(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
 
 /// `FUNCTION STATS`
 pub(super) fn stats(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let run_ms = ctx.shared.scripts.running.run_ms(ctx.shared.clock_ms());
-    if run_ms.is_some() && !ctx.shared.scripts.running.is_function() {
+    let run_ms = ctx
+        .shared
+        .programs
+        .scripts
+        .running
+        .run_ms(ctx.shared.clock_ms());
+    if run_ms.is_some() && !ctx.shared.programs.scripts.running.is_function() {
         return Err(busy(false));
     }
-    let running = ctx.shared.functions.running().zip(run_ms);
-    let libraries = ctx.shared.functions.current();
+    let running = ctx.shared.programs.functions.running().zip(run_ms);
+    let libraries = ctx.shared.programs.functions.current();
     let (out, resp) = (&mut *ctx.out, ctx.client.resp);
     reply::map(out, resp, 2);
     reply::bulk(out, b"running_script");

@@ -116,11 +116,11 @@ fn server(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::f
         "arch_bits": usize::BITS,
         "multiplexing_api": "epoll",
         "process_id": std::process::id(),
-        "run_id": shared.run_id,
+        "run_id": shared.identity.run_id,
         "tcp_port": port,
         "uptime_in_seconds": up,
         "uptime_in_days": up / 86_400,
-        "io_threads_active": shared.counters.workers.len(),
+        "io_threads_active": shared.stats.counters.workers.len(),
         "executable": std::env::current_exe().map(|p| p.display().to_string()).unwrap_or_default(),
         "config_file": config_file,
     )
@@ -151,7 +151,7 @@ fn clients(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::
         "client_recent_max_input_buffer": largest(|c| c.input_bytes.load(Ordering::Relaxed)),
         "client_recent_max_output_buffer": largest(|c| c.output_bytes.load(Ordering::Relaxed)),
         "blocked_clients": blocked,
-        "tracking_clients": shared.tracking.clients(),
+        "tracking_clients": shared.interests.tracking.clients(),
         "watching_clients": watching,
     )
 }
@@ -160,9 +160,9 @@ fn memory(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
     let InfoSource {
         shared, figures, ..
     } = source;
-    let ResidentMemory { anonymous, files } = shared.memory.measure();
+    let ResidentMemory { anonymous, files } = shared.stats.memory.measure();
     let resident = anonymous + files;
-    let (peak, startup) = (shared.memory.peak(), shared.memory.startup());
+    let (peak, startup) = (shared.stats.memory.peak(), shared.stats.memory.startup());
     let (most, policy) = limit(shared, figures);
     let machine = shared.settings.machine_bytes();
     let above_startup = anonymous.saturating_sub(startup);
@@ -181,8 +181,8 @@ fn memory(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "used_memory_index": figures.index_bytes,
         "used_memory_live_map": figures.log.unwrap_or_default().live_map_bytes,
         "used_memory_read_cache": figures.read_cache.unwrap_or_default().bytes,
-        "used_memory_slow_log": shared.slow_log.bytes(),
-        "used_memory_tracking": shared.tracking.bytes(),
+        "used_memory_slow_log": shared.stats.slow_log.bytes(),
+        "used_memory_tracking": shared.interests.tracking.bytes(),
         "total_system_memory": machine,
         "total_system_memory_human": human(machine),
         "maxmemory": most,
@@ -202,7 +202,7 @@ fn memory(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "active_defrag_running": 0,
         "lazyfree_pending_objects": 0,
         "lazyfreed_objects": 0,
-        "number_of_cached_scripts": shared.scripts.count(),
+        "number_of_cached_scripts": shared.programs.scripts.count(),
         "number_of_functions": 0,
         "number_of_libraries": 0,
     )
@@ -237,14 +237,14 @@ fn human(bytes: u64) -> String {
 }
 
 fn persistence(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
-    let status = if shared.poisoned.get().is_some() {
+    let status = if shared.durability.poisoned.get().is_some() {
         "err"
     } else {
         "ok"
     };
-    let saves = &shared.saves;
+    let saves = &shared.durability.saves;
     let running = saves.running();
-    let changes = shared.counters.totals().changes();
+    let changes = shared.stats.counters.totals().changes();
     let unsaved = changes.saturating_sub(saves.changes_at_save.load(Ordering::Relaxed));
     let seconds = running.map_or(-1, |running| i64::try_from(running.as_secs()).unwrap_or(-1));
     let rdb_status = if saves.has_failed() { "err" } else { "ok" };
@@ -260,7 +260,7 @@ fn persistence(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> s
         "farbank_current_save_bytes": saves.bytes.load(Ordering::Relaxed),
         "rdb_changes_since_last_save": unsaved,
         "rdb_bgsave_in_progress": u8::from(running.is_some()),
-        "rdb_last_save_time": shared.last_save_secs.load(Ordering::Relaxed),
+        "rdb_last_save_time": shared.durability.last_save_secs.load(Ordering::Relaxed),
         "rdb_last_bgsave_status": rdb_status,
         "rdb_last_bgsave_time_sec": saves.last_secs(),
         "rdb_current_bgsave_time_sec": seconds,
@@ -282,42 +282,42 @@ fn stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         shared, figures, ..
     } = source;
     let read_cache = figures.read_cache.unwrap_or_default();
-    let counts = shared.counters.since_reset();
-    let expired_at_reset = shared.expired_at_reset.load(Ordering::Relaxed);
+    let counts = shared.stats.counters.since_reset();
+    let expired_at_reset = shared.stats.expired_at_reset.load(Ordering::Relaxed);
     let expired = figures.expired_keys.saturating_sub(expired_at_reset);
     let evicted = match &figures.cache {
         Some(cache) => cache.evictions,
         None => counts.get(Counter::EvictedKeys),
     };
     fields!(out,
-        "total_connections_received": shared.accepted.load(Ordering::Relaxed),
+        "total_connections_received": shared.stats.accepted.load(Ordering::Relaxed),
         "total_commands_processed": counts.get(Counter::Commands),
-        "instantaneous_ops_per_sec": shared.counters.commands_per_sec(),
+        "instantaneous_ops_per_sec": shared.stats.counters.commands_per_sec(),
         "total_net_input_bytes": counts.get(Counter::BytesIn),
         "total_net_output_bytes": counts.get(Counter::BytesOut),
-        "rejected_connections": shared.rejected.load(Ordering::Relaxed),
+        "rejected_connections": shared.stats.rejected.load(Ordering::Relaxed),
         "expired_keys": expired,
         "evicted_keys": evicted,
         "keyspace_hits": counts.get(Counter::Hits),
         "keyspace_misses": counts.get(Counter::Misses),
-        "pubsub_channels": shared.subscriptions.channels(SubscriptionKind::Channel),
-        "pubsub_patterns": shared.subscriptions.patterns(),
-        "pubsubshard_channels": shared.subscriptions.channels(SubscriptionKind::Shard),
+        "pubsub_channels": shared.interests.subscriptions.channels(SubscriptionKind::Channel),
+        "pubsub_patterns": shared.interests.subscriptions.patterns(),
+        "pubsubshard_channels": shared.interests.subscriptions.channels(SubscriptionKind::Shard),
         "evicted_clients": counts.get(Counter::Evictions),
         "client_output_buffer_limit_disconnections": counts.get(Counter::OutputLimits),
-        "tracking_total_keys": shared.tracking.keys(),
-        "tracking_total_items": shared.tracking.items(),
-        "tracking_total_prefixes": shared.tracking.prefixes(),
+        "tracking_total_keys": shared.interests.tracking.keys(),
+        "tracking_total_items": shared.interests.tracking.items(),
+        "tracking_total_prefixes": shared.interests.tracking.prefixes(),
         "total_error_replies": counts.get(Counter::Errors),
-        "acl_access_denied_auth": shared.users.denied(DenialReason::Auth),
-        "acl_access_denied_cmd": shared.users.denied(DenialReason::Command),
-        "acl_access_denied_key": shared.users.denied(DenialReason::Key),
-        "acl_access_denied_channel": shared.users.denied(DenialReason::Channel),
+        "acl_access_denied_auth": shared.security.users.denied(DenialReason::Auth),
+        "acl_access_denied_cmd": shared.security.users.denied(DenialReason::Command),
+        "acl_access_denied_key": shared.security.users.denied(DenialReason::Key),
+        "acl_access_denied_channel": shared.security.users.denied(DenialReason::Channel),
         "total_reads_processed": counts.get(Counter::Reads),
         "total_writes_processed": counts.get(Counter::Writes),
         "latest_fork_usec": 0,
         "total_forks": 0,
-        "sync_full": shared.saves.copies.load(Ordering::Relaxed),
+        "sync_full": shared.durability.saves.copies.load(Ordering::Relaxed),
         "sync_partial_ok": 0,
         "sync_partial_err": 0,
         "farbank_batches": counts.get(Counter::Batches),
@@ -332,7 +332,7 @@ fn replication(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> s
         "role": "master",
         "connected_slaves": 0,
         "master_failover_state": "no-failover",
-        "master_replid": shared.run_id,
+        "master_replid": shared.identity.run_id,
         "master_replid2": "0".repeat(40),
         "master_repl_offset": 0,
         "second_repl_offset": -1,
@@ -363,7 +363,7 @@ fn command_stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
             ns,
             rejected,
             failed,
-        } = source.shared.counters.command(command.number);
+        } = source.shared.stats.counters.command(command.number);
         if calls == 0 && rejected == 0 && failed == 0 {
             continue;
         }
@@ -379,7 +379,7 @@ fn command_stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
 }
 
 fn error_stats(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
-    for (code, count) in shared.counters.errors() {
+    for (code, count) in shared.stats.counters.errors() {
         write!(out, "errorstat_{code}:count={count}\r\n")?;
     }
     Ok(())
@@ -396,7 +396,7 @@ fn latency_stats(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         .filter_map(|label| Some((label, label.parse().ok()?)))
         .collect();
     for command in source.table.every() {
-        let Some(times) = source.shared.counters.command_times(command.number) else {
+        let Some(times) = source.shared.stats.counters.command_times(command.number) else {
             continue;
         };
         write!(out, "latency_percentiles_usec_{}:", command.name)?;
@@ -428,7 +428,7 @@ fn keyspace(InfoSource { figures, .. }: InfoSource<'_>, out: &mut String) -> std
 
 /// Writes the most requested keys, and their share of all requested keys in percent.
 fn hot_keys(InfoSource { shared, .. }: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
-    for (at, hot) in shared.counters.hot_keys().iter().enumerate() {
+    for (at, hot) in shared.stats.counters.hot_keys().iter().enumerate() {
         let HotKey { db, key, share } = hot;
         write!(out, "hotkey{at}:key={key},db={db},share={share:.2}\r\n")?;
     }
@@ -485,6 +485,6 @@ fn farbank(source: InfoSource<'_>, out: &mut String) -> std::fmt::Result {
         "pool_health": health.word(),
         "pool_file_error": health.file.map_or(String::new(), |file| one_line(&file.text)),
         "pool_growth_error": health.growth_error.map_or(String::new(), |why| one_line(&why)),
-        "poisoned": shared.poisoned.get().map_or("", String::as_str),
+        "poisoned": shared.durability.poisoned.get().map_or("", String::as_str),
     )
 }

@@ -21,7 +21,7 @@ fn number(out: &mut ReplyBuffer, number: u64) {
 fn seen(ctx: &CommandContext<'_>) -> Vec<(LatencyEvent, LatencySamples)> {
     LatencyEvent::ALL
         .into_iter()
-        .map(|event| (event, ctx.shared.latency_log.samples(event)))
+        .map(|event| (event, ctx.shared.stats.latency_log.samples(event)))
         .filter(|(_, log)| !log.samples.is_empty())
         .collect()
 }
@@ -44,7 +44,7 @@ pub(super) fn latest(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Co
 /// `LATENCY HISTORY event`
 pub(super) fn history(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let event = LatencyEvent::named(args.at(2));
-    let log = event.map(|event| ctx.shared.latency_log.samples(event));
+    let log = event.map(|event| ctx.shared.stats.latency_log.samples(event));
     let samples = log.unwrap_or_default().samples;
     reply::array(ctx.out, samples.len());
     for sample in samples {
@@ -61,7 +61,7 @@ pub(super) fn reset(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
         2 => LatencyEvent::ALL.to_vec(),
         _ => args.from(2).filter_map(LatencyEvent::named).collect(),
     };
-    let log = &ctx.shared.latency_log;
+    let log = &ctx.shared.stats.latency_log;
     let removed = events.into_iter().filter(|event| log.clear(*event)).count();
     number(ctx.out, removed as u64);
     Ok(())
@@ -72,7 +72,7 @@ pub(super) fn graph(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
     /// Characters of the longest bar.
     const WIDTH: u64 = 60;
     let event = LatencyEvent::named(args.at(2));
-    let log = event.map(|event| ctx.shared.latency_log.samples(event));
+    let log = event.map(|event| ctx.shared.stats.latency_log.samples(event));
     let Some(log) = log.filter(|log| !log.samples.is_empty()) else {
         let text = [
             b"ERR No samples available for event '",
@@ -134,7 +134,7 @@ fn bounds_ns() -> impl Iterator<Item = u64> {
 pub(super) fn histogram(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     let table = ctx.client.table;
     let is_called = |command: &&'static Command| {
-        let times = ctx.shared.counters.command_times(command.number);
+        let times = ctx.shared.stats.counters.command_times(command.number);
         times.is_some()
     };
     // The times themselves take 8 KiB each, and a request may name many commands.
@@ -152,6 +152,7 @@ pub(super) fn histogram(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<
     for command in called {
         let times: Durations = ctx
             .shared
+            .stats
             .counters
             .command_times(command.number)
             .unwrap_or_default();

@@ -60,11 +60,11 @@ pub(super) fn is_long(
     if client.user.is_restricted() && is_long_check(client.user.pattern_bytes(), command, args) {
         return true;
     }
-    match &client.queue {
+    match &client.transaction.queue {
         Some(queue) if command.name == "exec" => {
-            let patterns = shared.subscriptions.patterns();
+            let patterns = shared.interests.subscriptions.patterns();
             let compared = queue.bytes().saturating_mul(client.user.pattern_bytes());
-            return is_long_queue(queue, &client.watched, patterns)
+            return is_long_queue(queue, &client.transaction.watched, patterns)
                 || client.user.is_restricted() && compared > COMPARED_MAX;
         }
         // The transaction queues it.
@@ -80,7 +80,7 @@ pub(super) fn is_long(
         || args.len() > args_max
         || command.is(flag::WALKS)
         || command.is(flag::MAY_WALK) && walks(client, shared, command, args)
-        || shared.subscriptions.patterns() > PATTERNS
+        || shared.interests.subscriptions.patterns() > PATTERNS
             && (command.is(flag::PUBLISHES) || command.has_keys() && shared.settings.notifies())
 }
 
@@ -124,7 +124,7 @@ fn walks(
         "auth" | "hello" => has_long_word(args),
         "acl" => walks_users(shared, args.at(1), args),
         name if name.starts_with("acl|") => walks_users(shared, args.at(1), args),
-        "slowlog" => is_option(args.at(1), "get") && shared.slow_log.len() > SLOW_REQUESTS,
+        "slowlog" => is_option(args.at(1), "get") && shared.stats.slow_log.len() > SLOW_REQUESTS,
         "latency" => args.len() > HISTOGRAMS,
         _ => false,
     }
@@ -141,19 +141,19 @@ fn walks_users(shared: &ServerShared<'_>, subcommand: &[u8], args: Args<'_>) -> 
         b"load" | b"save" | b"list" => true,
         b"setuser" => args.len() > RULES || has_long_word(args),
         b"getuser" => {
-            let users = shared.users.current();
+            let users = shared.security.users.current();
             users
                 .get(args.at(2))
                 .is_some_and(|user| user.rules() > RULES)
         }
         b"dryrun" => {
-            let (users, request) = (shared.users.current(), args.rest(3));
+            let (users, request) = (shared.security.users.current(), args.rest(3));
             let bytes = request.from(0).map(|arg| arg.len() + 1).sum::<usize>();
             users.get(args.at(2)).is_some_and(|user| {
                 user.rules() > RULES || user.pattern_bytes().saturating_mul(bytes) > COMPARED_MAX
             })
         }
-        b"log" => shared.acl_log.len() > SLOW_REQUESTS,
+        b"log" => shared.security.acl_log.len() > SLOW_REQUESTS,
         _ => false,
     }
 }

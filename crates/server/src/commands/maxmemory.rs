@@ -83,7 +83,7 @@ fn check_above(ctx: &mut CommandContext<'_>, command: &Command) -> Result<(), Co
 /// Whether a command has one of `flags`, or is in a transaction. As in Redis, a transaction queues nothing above the limit:
 /// its requests use memory.
 fn uses_memory(ctx: &CommandContext<'_>, command: &Command, flags: u32) -> bool {
-    let Some(queue) = &ctx.client.queue else {
+    let Some(queue) = &ctx.client.transaction.queue else {
         return command.is(flags);
     };
     match command.name {

@@ -48,8 +48,8 @@ fn fraction(out: &mut ReplyBuffer, resp: RespVersion, value: f64) {
 pub(super) fn stats(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     let shared = ctx.shared;
     let figures = shared.store.stats();
-    let ResidentMemory { anonymous, files } = shared.memory.measure();
-    let (peak, startup) = (shared.memory.peak(), shared.memory.startup());
+    let ResidentMemory { anonymous, files } = shared.stats.memory.measure();
+    let (peak, startup) = (shared.stats.memory.peak(), shared.stats.memory.startup());
     let keys: u64 = figures.keys.iter().sum();
     let clients = shared.clients.memory_bytes() as u64;
     let overhead = startup + figures.index_bytes + clients;
@@ -64,7 +64,7 @@ pub(super) fn stats(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
         ("cluster.links", 0),
         ("aof.buffer", 0),
         ("index.bytes", figures.index_bytes),
-        ("slowlog.bytes", shared.slow_log.bytes() as u64),
+        ("slowlog.bytes", shared.stats.slow_log.bytes() as u64),
         ("overhead.total", overhead),
         ("keys.count", keys),
         (
@@ -101,7 +101,7 @@ pub(super) fn stats(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
 pub(super) fn doctor(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
     let shared = ctx.shared;
     let (used, machine) = (
-        shared.memory.measure().anonymous,
+        shared.stats.memory.measure().anonymous,
         shared.settings.machine_bytes(),
     );
     let clients = shared.clients.memory_bytes() as u64;

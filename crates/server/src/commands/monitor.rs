@@ -22,7 +22,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// `MONITOR`
 pub(super) fn monitor(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    if ctx.client.executing.is_some() {
+    if ctx.client.transaction.executing.is_some() {
         let text = "ERR MONITOR isn't allowed for DENY BLOCKING client";
         return Err(CommandError::Fixed(text));
     }
@@ -30,7 +30,10 @@ pub(super) fn monitor(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), C
     let own = ctx.client.subscriptions.get_or_insert_default();
     if let Some(name) = own.insert(kind, b"") {
         let client_info = &ctx.client.client_info;
-        ctx.shared.subscriptions.add(client_info, kind, &name);
+        ctx.shared
+            .interests
+            .subscriptions
+            .add(client_info, kind, &name);
     }
     ctx.client.note_subscribed();
     reply::ok(ctx.out);
@@ -55,7 +58,7 @@ impl CommandContext<'_> {
     /// Shows a script that is about to run.
     #[inline]
     pub(super) fn show_script(&mut self, command: &'static Command, args: Args<'_>) {
-        if self.shared.subscriptions.has_monitors() && command.is(flag::SCRIPT) {
+        if self.shared.interests.subscriptions.has_monitors() && command.is(flag::SCRIPT) {
             self.show(command, args);
         }
     }
@@ -63,7 +66,7 @@ impl CommandContext<'_> {
     /// Shows a command that has executed, except for scripts.
     #[inline]
     pub(super) fn show_executed(&mut self, command: &'static Command, args: Args<'_>) {
-        if self.shared.subscriptions.has_monitors()
+        if self.shared.interests.subscriptions.has_monitors()
             && !command.is(flag::ADMIN | flag::SKIP_MONITOR | flag::SCRIPT)
         {
             self.show(command, args);
@@ -77,7 +80,11 @@ impl CommandContext<'_> {
             false => &*self.client.client_info.addr,
         };
         let line = line(self.client.db, source, command, args);
-        let publication = self.shared.subscriptions.publish_line(line.as_bytes());
+        let publication = self
+            .shared
+            .interests
+            .subscriptions
+            .publish_line(line.as_bytes());
         if let Some(publication) = publication {
             self.send_with_batch(publication);
         }

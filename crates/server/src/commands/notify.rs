@@ -101,7 +101,8 @@ impl CommandContext<'_> {
     pub(super) fn note_expiry(&mut self, key: Key<'_>, expires_ms: u64) {
         if expires_ms != 0
             && (self.thread.records
-                || self.notifies(KeyspaceEvents::EXPIRED) && !self.shared.subscriptions.is_empty())
+                || self.notifies(KeyspaceEvents::EXPIRED)
+                    && !self.shared.interests.subscriptions.is_empty())
         {
             let now_ms = self.ops().now_ms();
             let key = self.shared.stored_key(key);

@@ -27,13 +27,13 @@ const ADDRESS_BYTES: usize = 256;
 
 /// Makes every acknowledged write durable on the medium, and begins a backup of this moment.
 fn begin(ctx: &mut CommandContext<'_>) -> Result<Box<dyn Backup>, CommandError> {
-    if ctx.shared.saves.running().is_some() {
+    if ctx.shared.durability.saves.running().is_some() {
         return Err(RUNNING);
     }
     ctx.session()?.sync()?;
     // Before the backup's moment: a change that is counted meanwhile is in the backup, and counts as unsaved.
-    let changes = ctx.shared.counters.totals().changes();
-    let saves = &ctx.shared.saves;
+    let changes = ctx.shared.stats.counters.totals().changes();
+    let saves = &ctx.shared.durability.saves;
     saves.changes_at_begin.store(changes, Ordering::Relaxed);
     ctx.shared.store.backup().map_err(|error| match error {
         Error::Backup(BackupError::Running) => RUNNING,
@@ -46,7 +46,7 @@ pub(super) fn save(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
     let backup = begin(ctx)?;
     let path = save_path(ctx.shared);
     let saved = save_file::save(ctx.shared, backup, &path, false);
-    ctx.shared.saves.note_progress(0, 0, 0);
+    ctx.shared.durability.saves.note_progress(0, 0, 0);
     match saved {
         Ok(saved) if saved.damaged > 0 => {
             let text = format!(
@@ -74,7 +74,10 @@ pub(super) fn bgsave(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
         _ => return Err(SYNTAX),
     }
     let backup = begin(ctx)?;
-    ctx.shared.saves.begin(backup.keys().iter().sum());
+    ctx.shared
+        .durability
+        .saves
+        .begin(backup.keys().iter().sum());
     let job = SaveJob::File(backup, save_path(ctx.shared));
     ctx.shared.threads.saves().push(job);
     reply::simple(ctx.out, "Background saving started");
@@ -137,7 +140,7 @@ pub(super) fn replconf(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
 
 /// Begins a copy for the client; the thread of long requests passes its connection on.
 fn begin_copy(ctx: &mut CommandContext<'_>, preamble: Vec<u8>) -> Result<(), CommandError> {
-    let saves = &ctx.shared.saves;
+    let saves = &ctx.shared.durability.saves;
     if saves.copies_now.load(Ordering::Relaxed) >= COPIES_MAX {
         return Err(CommandError::Fixed(
             "ERR too many clients receive a copy of the store; try again later",
@@ -159,7 +162,7 @@ pub(super) fn sync(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
 /// `PSYNC replicationid offset`
 pub(super) fn psync(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
     parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
-    let preamble = format!("+FULLRESYNC {} 0\r\n", ctx.shared.run_id);
+    let preamble = format!("+FULLRESYNC {} 0\r\n", ctx.shared.identity.run_id);
     begin_copy(ctx, preamble.into_bytes())
 }
 
@@ -171,7 +174,7 @@ pub(super) fn bgrewriteaof(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<
 
 /// `LASTSAVE`
 pub(super) fn lastsave(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let secs = ctx.shared.last_save_secs.load(Ordering::Relaxed);
+    let secs = ctx.shared.durability.last_save_secs.load(Ordering::Relaxed);
     reply::integer(ctx.out, i64::try_from(secs).unwrap_or(i64::MAX));
     Ok(())
 }

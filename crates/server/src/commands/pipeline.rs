@@ -30,7 +30,7 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
     let settings = &turn.shared.settings;
     let (input, mut ctx, mut turn): (_, CommandContext<'_>, _) = turn.split(client);
     // SRV-USER-1
-    if !ctx.client.follow_users(&ctx.shared.users) {
+    if !ctx.client.follow_users(&ctx.shared.security.users) {
         turn.status.closing = true;
         return;
     }
@@ -102,7 +102,7 @@ fn execute_one(
     let status = &mut *turn.status;
     let mut outcome = ExecOutcome::Refused;
     let name = command.map_or("NULL", |command| command.name);
-    if ctx.shared.pause.is_set() && is_paused(ctx, command, args) {
+    if ctx.shared.clients.pause.is_set() && is_paused(ctx, command, args) {
         status.paused = true;
         return false;
     }
@@ -118,8 +118,8 @@ fn execute_one(
         status.awaits_room = is_authenticated
             && !status.awaits_long
             && (needs_room(ctx.client, command, args).is_some_and(|need| !has_room(ctx, need))
-                || ctx.shared.subscriptions.is_full()
-                    && (ctx.shared.subscriptions.has_monitors()
+                || ctx.shared.interests.subscriptions.is_full()
+                    && (ctx.shared.interests.subscriptions.has_monitors()
                         || publishes(ctx.client, ctx.shows_changes(), command)));
     }
     if (status.awaits_room || status.awaits_long) && is_denied(ctx.client, command, args) {
@@ -206,7 +206,7 @@ fn settle_before(ctx: &mut CommandContext<'_>, command: Option<&'static Command>
 /// Whether a pause of clients holds a request back. As in Redis, requests that are refused anyway are not held back.
 #[cold]
 fn is_paused(ctx: &CommandContext<'_>, command: Option<&'static Command>, args: Args<'_>) -> bool {
-    let Some((kind, _)) = ctx.shared.pause.current(ctx.shared.clock_ms()) else {
+    let Some((kind, _)) = ctx.shared.clients.pause.current(ctx.shared.clock_ms()) else {
         return false;
     };
     let Ok(command) = resolve(command, args) else {
@@ -218,7 +218,12 @@ fn is_paused(ctx: &CommandContext<'_>, command: Option<&'static Command>, args: 
     if is_denied(ctx.client, Some(command), args) {
         return false;
     }
-    let queue = ctx.client.queue.as_ref().filter(|_| command.name == "exec");
+    let queue = ctx
+        .client
+        .transaction
+        .queue
+        .as_ref()
+        .filter(|_| command.name == "exec");
     let queue_writes = |queue: &TransactionQueue| {
         let mut commands = queue.commands.iter().enumerate();
         commands.any(|(at, command)| may_write(ctx.shared, command, queue.requests.args(at)))
@@ -239,7 +244,12 @@ fn may_write(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bo
 /// Whether the thread of long requests has run a script for longer than `busy-reply-threshold`.
 #[cold]
 fn is_script_slow(ctx: &CommandContext<'_>) -> bool {
-    let run_ms = ctx.shared.scripts.running.run_ms(ctx.shared.clock_ms());
+    let run_ms = ctx
+        .shared
+        .programs
+        .scripts
+        .running
+        .run_ms(ctx.shared.clock_ms());
     let busy_ms = ctx.shared.settings.busy_ms.load(Ordering::Relaxed);
     busy_ms > 0 && run_ms.is_some_and(|run_ms| run_ms > busy_ms)
 }
@@ -247,7 +257,7 @@ fn is_script_slow(ctx: &CommandContext<'_>) -> bool {
 /// Refuses a long request while a slow script runs, because the request would wait for it.
 #[cold]
 fn refuse_busy(ctx: &mut CommandContext<'_>, name: &'static str) {
-    let fail = scripts::busy(ctx.shared.scripts.running.is_function());
+    let fail = scripts::busy(ctx.shared.programs.scripts.running.is_function());
     ctx.request.reply_start = ctx.out.len();
     ctx.client.last_command = name;
     match name {
@@ -265,7 +275,7 @@ fn needs_room(
     args: Args<'_>,
 ) -> Option<WriteNeed> {
     let command = command?;
-    let queue = client.queue.as_ref();
+    let queue = client.transaction.queue.as_ref();
     if command.name == "exec" {
         return queue.and_then(|queue| queue.needs_room());
     }
@@ -276,7 +286,7 @@ fn needs_room(
 /// Whether the request publishes messages now. It then waits while too many are queued (SRV-PUB-4).
 #[inline]
 fn publishes(client: &ClientState, notifies: bool, command: Option<&'static Command>) -> bool {
-    match (command, &client.queue) {
+    match (command, &client.transaction.queue) {
         (Some(command), None) => command.is(flag::PUBLISHES) || notifies && command.has_keys(),
         (Some(command), Some(queue)) => {
             command.name == "exec" && (notifies || queue.has(flag::PUBLISHES))

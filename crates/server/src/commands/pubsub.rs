@@ -91,7 +91,10 @@ fn subscribe_to(ctx: &mut CommandContext<'_>, args: Args<'_>, kind: Subscription
         let own = ctx.client.subscriptions.get_or_insert_default();
         if let Some(name) = own.insert(kind, name) {
             let client_info = &ctx.client.client_info;
-            ctx.shared.subscriptions.add(client_info, kind, &name);
+            ctx.shared
+                .interests
+                .subscriptions
+                .add(client_info, kind, &name);
         }
         ctx.client.note_subscribed();
         reply_change(ctx, kind, words(kind).added, Some(name));
@@ -119,7 +122,10 @@ fn remove(ctx: &mut CommandContext<'_>, kind: SubscriptionKind, name: &[u8]) {
     let own = ctx.client.subscriptions.as_mut();
     if own.is_some_and(|own| own.remove(kind, name)) {
         let client_info = &ctx.client.client_info;
-        ctx.shared.subscriptions.remove(client_info, kind, name);
+        ctx.shared
+            .interests
+            .subscriptions
+            .remove(client_info, kind, name);
         ctx.client.note_subscribed();
     }
 }
@@ -129,7 +135,10 @@ pub(super) fn unsubscribe_all(ctx: &mut CommandContext<'_>) {
     if let Some(mut own) = ctx.client.subscriptions.take() {
         for (kind, name) in own.drain(usize::MAX) {
             let client_info = &ctx.client.client_info;
-            ctx.shared.subscriptions.remove(client_info, kind, &name);
+            ctx.shared
+                .interests
+                .subscriptions
+                .remove(client_info, kind, &name);
         }
         ctx.client.note_subscribed();
     }
@@ -149,7 +158,7 @@ pub(super) fn psubscribe(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result
 
 /// `SSUBSCRIBE shardchannel [shardchannel ...]`. Unlike the other two, not allowed in EXEC.
 pub(super) fn ssubscribe(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    if ctx.client.executing.is_some() {
+    if ctx.client.transaction.executing.is_some() {
         let text = "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client";
         return Err(CommandError::Fixed(text));
     }
@@ -199,6 +208,7 @@ pub(super) fn spublish(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
 fn publish_to(ctx: &mut CommandContext<'_>, args: Args<'_>, kind: SubscriptionKind) {
     let published = ctx
         .shared
+        .interests
         .subscriptions
         .publish(kind, args.at(1), args.at(2));
     let Some(mut publication) = published else {
@@ -216,7 +226,7 @@ fn receive_own(ctx: &mut CommandContext<'_>, publication: &mut Publication) {
     if ctx.request.replies_to_script {
         return;
     }
-    let (worker, id) = (ctx.client.client_info.worker, ctx.client.id);
+    let (worker, id) = (ctx.client.client_info.worker, ctx.client.id());
     let Some(own) = &ctx.client.subscriptions else {
         return;
     };
@@ -253,7 +263,11 @@ fn channels_of(
         Some(pattern) => matches(pattern, name, LetterCase::Exact),
         None => true,
     };
-    let names = ctx.shared.subscriptions.channel_names(kind, &wanted);
+    let names = ctx
+        .shared
+        .interests
+        .subscriptions
+        .channel_names(kind, &wanted);
     reply::array(ctx.out, names.len());
     for name in names {
         reply::bulk(ctx.out, &name);
@@ -264,7 +278,7 @@ fn channels_of(
 fn subscribers_of(ctx: &mut CommandContext<'_>, args: Args<'_>, kind: SubscriptionKind) {
     reply::array(ctx.out, 2 * (args.len() - 2));
     for name in args.from(2) {
-        let count = ctx.shared.subscriptions.subscribers(kind, name);
+        let count = ctx.shared.interests.subscriptions.subscribers(kind, name);
         reply::bulk(ctx.out, name);
         reply::integer(ctx.out, i64::try_from(count).unwrap_or(i64::MAX));
     }
@@ -300,7 +314,7 @@ pub(super) fn shardnumsub(
 
 /// `PUBSUB NUMPAT`
 pub(super) fn numpat(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let patterns = ctx.shared.subscriptions.patterns();
+    let patterns = ctx.shared.interests.subscriptions.patterns();
     reply::integer(ctx.out, i64::try_from(patterns).unwrap_or(i64::MAX));
     Ok(())
 }

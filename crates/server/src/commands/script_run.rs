@@ -106,10 +106,14 @@ pub(super) fn run_once(
         let is_function = call.script.is_function;
         if is_function {
             let running = RunningFunction::new(&call.script.name, call.request.from(0));
-            ctx.shared.functions.note_running(Some(running));
+            ctx.shared.programs.functions.note_running(Some(running));
         }
         let now_ms = ctx.shared.clock_ms();
-        ctx.shared.scripts.running.start(now_ms, is_function);
+        ctx.shared
+            .programs
+            .scripts
+            .running
+            .start(now_ms, is_function);
     }
     let denies_growth = ctx.request.is_over_maxmemory && !call.script.flags.allow_oom;
     let mut run = ScriptRun {
@@ -128,8 +132,8 @@ pub(super) fn run_once(
     let outcome = engine.run(call.script, call.keys, call.argv, &mut run, &mut out);
     let (abort, has_failed) = (run.abort, run.has_failed);
     if is_listed {
-        ctx.shared.scripts.running.end();
-        ctx.shared.functions.note_running(None);
+        ctx.shared.programs.scripts.running.end();
+        ctx.shared.programs.functions.note_running(None);
     }
     *ctx.out = out;
     (ctx.client.db, ctx.client.resp) = (db, resp);
@@ -182,7 +186,7 @@ impl ScriptRun<'_, '_> {
 
     /// Whether `command` is DEBUG, and a client has allowed it in scripts.
     fn may_debug(&self, command: &Command) -> bool {
-        let may_debug = &self.ctx.shared.scripts.may_debug;
+        let may_debug = &self.ctx.shared.programs.scripts.may_debug;
         command.name == "debug" && may_debug.load(Ordering::Relaxed)
     }
 
@@ -196,7 +200,7 @@ impl ScriptRun<'_, '_> {
         let ctx = &mut *self.ctx;
         check_keys(command, args)?;
         if command.is(flag::WRITE)
-            && let Some(reason) = ctx.shared.poisoned.get()
+            && let Some(reason) = ctx.shared.durability.poisoned.get()
         {
             return Err(CommandError::Detailed(misconf(reason)));
         }
@@ -231,7 +235,7 @@ impl ScriptHost for ScriptRun<'_, '_> {
         }
         let command = self.allowed(args)?;
         let is_listed = self.ctx.executes_long && command.is(flag::WRITE);
-        if is_listed && !self.ctx.shared.scripts.running.note_write() {
+        if is_listed && !self.ctx.shared.programs.scripts.running.note_write() {
             self.abort.get_or_insert(ScriptAbort::Killed);
         }
         if self.abort.is_some() {
@@ -278,7 +282,7 @@ impl ScriptHost for ScriptRun<'_, '_> {
             (run > SHORT_RUN).then_some(ScriptAbort::Long)
         } else if ctx.shared.threads.is_stopping() {
             Some(ScriptAbort::Stopping)
-        } else if ctx.shared.scripts.running.is_killed() {
+        } else if ctx.shared.programs.scripts.running.is_killed() {
             Some(ScriptAbort::Killed)
         } else {
             (ctx.request.holds_locks && run > LOCKED_RUN).then_some(ScriptAbort::Locked)

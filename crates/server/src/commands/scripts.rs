@@ -42,10 +42,10 @@ pub(super) fn is_read_only(shared: &ServerShared<'_>, command: &Command, args: A
         "eval" => declares(args.at(1)),
         "evalsha" => std::str::from_utf8(args.at(1))
             .ok()
-            .and_then(|name| shared.scripts.get(&name.to_ascii_lowercase()))
+            .and_then(|name| shared.programs.scripts.get(&name.to_ascii_lowercase()))
             .is_some_and(|body| declares(&body)),
         _ => {
-            let libraries = shared.functions.current();
+            let libraries = shared.programs.functions.current();
             let function = libraries.find(args.at(1));
             function.is_some_and(|(_, function)| function.flags[0])
         }
@@ -54,7 +54,7 @@ pub(super) fn is_read_only(shared: &ServerShared<'_>, command: &Command, args: A
 
 /// Returns the thread's engine, without scripts that SCRIPT FLUSH has removed. The caller puts it back.
 fn take_engine(ctx: &mut CommandContext<'_>) -> Result<Box<ScriptEngine>, CommandError> {
-    let flushes = ctx.shared.scripts.flushes();
+    let flushes = ctx.shared.programs.scripts.flushes();
     if let Some(mut engine) = ctx.thread.scripts.take() {
         if engine.flushes != flushes {
             engine.forget_compiled();
@@ -108,7 +108,7 @@ fn compile(
     body: &[u8],
 ) -> Result<Rc<CompiledScript>, CommandError> {
     let script = engine.compile(body).map_err(CommandError::Detailed)?;
-    ctx.shared.scripts.note_eval(&script.name, body);
+    ctx.shared.programs.scripts.note_eval(&script.name, body);
     Ok(script)
 }
 
@@ -124,7 +124,7 @@ fn find_named(
     if let Some(script) = engine.find_named(&name) {
         return Ok(script);
     }
-    let body = ctx.shared.scripts.get(&name).ok_or(NO_SCRIPT)?;
+    let body = ctx.shared.programs.scripts.get(&name).ok_or(NO_SCRIPT)?;
     engine.compile(&body).map_err(CommandError::Detailed)
 }
 
@@ -257,7 +257,7 @@ pub(super) fn load(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), C
     let body = args.at(2);
     with_engine(ctx, |ctx, engine| {
         let script = engine.compile(body).map_err(CommandError::Detailed)?;
-        if !ctx.shared.scripts.load(&script.name, body) {
+        if !ctx.shared.programs.scripts.load(&script.name, body) {
             return Err(CommandError::Fixed(
                 "ERR the loaded scripts take too much memory; remove them with SCRIPT FLUSH",
             ));
@@ -272,7 +272,7 @@ pub(super) fn exists(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(),
     reply::array(ctx.out, args.len() - 2);
     for name in args.from(2) {
         let name = std::str::from_utf8(name).unwrap_or("").to_ascii_lowercase();
-        let exists = ctx.shared.scripts.get(&name).is_some();
+        let exists = ctx.shared.programs.scripts.get(&name).is_some();
         reply::integer(ctx.out, i64::from(exists));
     }
     Ok(())
@@ -287,7 +287,7 @@ pub(super) fn flush(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
             return Err(CommandError::Fixed(text));
         }
     }
-    ctx.shared.scripts.flush();
+    ctx.shared.programs.scripts.flush();
     reply::ok(ctx.out);
     Ok(())
 }
@@ -314,7 +314,7 @@ pub(super) fn kill_running(
     ctx: &mut CommandContext<'_>,
     function: bool,
 ) -> Result<(), CommandError> {
-    match ctx.shared.scripts.running.kill(function) {
+    match ctx.shared.programs.scripts.running.kill(function) {
         KillOutcome::Killed => {
             reply::ok(ctx.out);
             Ok(())

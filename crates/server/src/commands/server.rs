@@ -60,7 +60,7 @@ pub(super) fn shutdown(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
              the configuration file, and then restart the server.",
         ));
     }
-    tracing::info!(client = ctx.client.id, "stopping: a client sent SHUTDOWN");
+    tracing::info!(client = ctx.client.id(), "stopping: a client sent SHUTDOWN");
     ctx.client.leaving = true;
     ctx.shared.threads.stop();
     Ok(())

@@ -44,7 +44,10 @@ pub(super) fn note_slow(
             addr: ctx.client.client_info.addr.clone(),
             name: lock(&ctx.client.client_info.labels).name.clone(),
         };
-        ctx.shared.slow_log.add(entry, size(&settings.slowlog_len));
+        ctx.shared
+            .stats
+            .slow_log
+            .add(entry, size(&settings.slowlog_len));
     }
     let threshold_ms = settings.latency_ms.load(Ordering::Relaxed);
     if threshold_ms > 0 && micros / 1000 >= threshold_ms {
@@ -53,6 +56,7 @@ pub(super) fn note_slow(
             false => LatencyEvent::Command,
         };
         ctx.shared
+            .stats
             .latency_log
             .add(event, unix_secs(), micros / 1000);
     }
@@ -93,6 +97,7 @@ pub(super) fn get(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         ))?;
     let entries = ctx
         .shared
+        .stats
         .slow_log
         .latest(usize::try_from(count).unwrap_or(usize::MAX));
     reply::array(ctx.out, entries.len());
@@ -116,14 +121,14 @@ pub(super) fn get(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
 
 /// `SLOWLOG LEN`
 pub(super) fn len(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let len = ctx.shared.slow_log.len();
+    let len = ctx.shared.stats.slow_log.len();
     reply::integer(ctx.out, i64::try_from(len).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// `SLOWLOG RESET`
 pub(super) fn reset(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    ctx.shared.slow_log.clear();
+    ctx.shared.stats.slow_log.clear();
     reply::ok(ctx.out);
     Ok(())
 }

@@ -178,8 +178,12 @@ fn check_prefixes(client: &ClientState, prefixes: &[&[u8]]) -> Result<(), Comman
     };
     let among = first_overlap(prefixes);
     for (at, prefix) in prefixes.iter().enumerate() {
-        if overlaps_with(&client.prefixes, prefix)
-            && let Some(own) = client.prefixes.iter().find(|own| overlap(own, prefix))
+        if overlaps_with(&client.caching.prefixes, prefix)
+            && let Some(own) = client
+                .caching
+                .prefixes
+                .iter()
+                .find(|own| overlap(own, prefix))
         {
             return fail(prefix, "an existing", own);
         }
@@ -200,7 +204,7 @@ pub(super) fn tracking(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(
     }
     match text::option(args.at(2)).as_slice() {
         b"on" => enable(ctx, &options)?,
-        b"off" => ctx.client.end_tracking(&ctx.shared.tracking),
+        b"off" => ctx.client.end_tracking(&ctx.shared.interests.tracking),
         _ => return Err(SYNTAX),
     }
     reply::ok(ctx.out);
@@ -219,13 +223,13 @@ fn enable(ctx: &mut CommandContext<'_>, options: &TrackingOptions<'_>) -> Result
             prefixes => new.extend(prefixes.iter().map(|prefix| Arc::from(*prefix))),
         }
     }
-    client.has_tracked = true;
-    client.tracks_reads = options.flags & tracking_flag::BCAST == 0;
+    client.caching.has_tracked = true;
+    client.caching.tracks_reads = options.flags & tracking_flag::BCAST == 0;
     let redirect = u64::try_from(options.redirect).unwrap_or(0);
     let flags = options.flags | tracking_flag::ON;
-    let tracking = &ctx.shared.tracking;
+    let tracking = &ctx.shared.interests.tracking;
     tracking.enable(&client.client_info, flags, redirect, &new);
-    client.prefixes.extend(new);
+    client.caching.prefixes.extend(new);
     Ok(())
 }
 
@@ -293,8 +297,8 @@ pub(super) fn trackinginfo(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<
     reply::bulk(ctx.out, b"redirect");
     reply::integer(ctx.out, redirect_of(&ctx.client.client_info));
     reply::bulk(ctx.out, b"prefixes");
-    reply::array(ctx.out, ctx.client.prefixes.len());
-    for prefix in &ctx.client.prefixes {
+    reply::array(ctx.out, ctx.client.caching.prefixes.len());
+    for prefix in &ctx.client.caching.prefixes {
         reply::bulk(ctx.out, prefix);
     }
     Ok(())
@@ -311,7 +315,7 @@ pub(super) fn enables_tracking(
 }
 
 fn turns_on(client: &ClientState, command: &Command, args: Args<'_>) -> bool {
-    match (command.name, &client.queue) {
+    match (command.name, &client.transaction.queue) {
         ("exec", Some(queue)) => queue.has(flag::TRACKS),
         ("exec", None) | (_, Some(_)) => false,
         (_, None) => text::is_option(args.at(1), "tracking") && text::is_option(args.at(2), "on"),
@@ -321,7 +325,7 @@ fn turns_on(client: &ClientState, command: &Command, args: Args<'_>) -> bool {
 /// Whether this turn and all executors record changes (SRV-TRACK-4). Makes them do it if not.
 #[cold]
 pub(super) fn is_recording(ctx: &CommandContext<'_>) -> bool {
-    let tracking = &ctx.shared.tracking;
+    let tracking = &ctx.shared.interests.tracking;
     if tracking.turn_on() {
         ctx.shared.threads.wake();
     }
@@ -333,7 +337,7 @@ impl CommandContext<'_> {
     /// (SRV-TRACK-1).
     #[inline]
     pub(super) fn track_reads(&mut self, command: &Command, args: Args<'_>) {
-        if self.client.tracks_reads && command.is(flag::READONLY) {
+        if self.client.caching.tracks_reads && command.is(flag::READONLY) {
             self.register_keys(command, args);
         }
     }
@@ -345,9 +349,9 @@ impl CommandContext<'_> {
             return;
         }
         if self.request.replies_to_script {
-            for key in std::mem::take(&mut self.client.script_keys) {
+            for key in std::mem::take(&mut self.client.caching.script_keys) {
                 self.register_key(&key);
-                self.client.script_keys.push(key);
+                self.client.caching.script_keys.push(key);
             }
             return;
         }
@@ -369,7 +373,11 @@ impl CommandContext<'_> {
     }
 
     fn register_key(&mut self, key: &[u8]) {
-        let is_new = self.shared.tracking.register(key, &self.client.client_info);
+        let is_new = self
+            .shared
+            .interests
+            .tracking
+            .register(key, &self.client.client_info);
         if is_new {
             self.note_expiry_of(self.key(key));
         }
@@ -398,8 +406,8 @@ impl CommandContext<'_> {
     /// Keeps the keys that a script has declared, for [`CommandContext::track_reads`].
     #[inline]
     pub(super) fn note_script_keys<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
-        if self.client.tracks_reads {
-            self.client.script_keys = keys.map(Box::from).collect();
+        if self.client.caching.tracks_reads {
+            self.client.caching.script_keys = keys.map(Box::from).collect();
         }
     }
 
@@ -438,7 +446,7 @@ impl CommandContext<'_> {
     pub(super) fn limit_tracked_keys(&mut self) {
         if self.thread.records {
             let keys_max = size(&self.shared.settings.tracked_keys);
-            if self.shared.tracking.is_over(keys_max) {
+            if self.shared.interests.tracking.is_over(keys_max) {
                 self.evict_tracked_keys(keys_max);
             }
         }
@@ -447,10 +455,11 @@ impl CommandContext<'_> {
     #[cold]
     fn evict_tracked_keys(&mut self, keys_max: usize) {
         let shared = self.shared;
-        for EvictedKey { name, mut clients } in shared.tracking.evict(keys_max) {
+        for EvictedKey { name, mut clients } in shared.interests.tracking.evict(keys_max) {
             let is_own = |client: &mut Arc<_>| Arc::ptr_eq(client, &self.client.client_info);
             let own = clients.extract_if(.., is_own).next().is_some();
             let others = shared
+                .interests
                 .tracking
                 .invalidation(&shared.clients, &name, &clients);
             if let Some(others) = others {
@@ -481,9 +490,9 @@ impl CommandContext<'_> {
     }
 
     fn settle_events(&mut self) {
-        self.client.script_keys.clear();
+        self.client.caching.script_keys.clear();
         self.collect_own();
-        for key in std::mem::take(&mut self.client.own_invalidations) {
+        for key in std::mem::take(&mut self.client.caching.own_invalidations) {
             self.invalidate_own(key.as_deref());
         }
     }
@@ -495,15 +504,15 @@ impl CommandContext<'_> {
         if events.iter().any(changes) {
             let own = self.own_invalidations(&events);
             let own: Vec<_> = own.into_iter().map(|key| key.map(Box::from)).collect();
-            self.client.own_invalidations.extend(own);
-            lock(&self.thread.log).settle(events, self.client.id);
+            self.client.caching.own_invalidations.extend(own);
+            lock(&self.thread.log).settle(events, self.client.id());
         }
     }
 
     /// The invalidations that the client gets of its own changes, in order; `None` stands for all keys. Also ends its
     /// registrations for the changed keys that it has not read again.
     fn own_invalidations<'e>(&self, events: &'e [KeyEvent]) -> Vec<Option<&'e [u8]>> {
-        let (tracking, client) = (&self.shared.tracking, &*self.client.client_info);
+        let (tracking, client) = (&self.shared.interests.tracking, &*self.client.client_info);
         let mut own = Vec::new();
         let is_caching = is_caching(client);
         let has_loop = client.tracking.load(Ordering::Relaxed) & tracking_flag::NOLOOP == 0;
@@ -552,7 +561,7 @@ impl CommandContext<'_> {
         }
         for event in events {
             if let KeyEvent::Changed { key, .. } = event
-                && self.client.has_tracked
+                && self.client.caching.has_tracked
                 && !kept(key)
             {
                 tracking.unregister(key, client.id);
@@ -571,10 +580,11 @@ impl CommandContext<'_> {
                 Some(key) => {
                     let receivers = [Arc::clone(client)];
                     shared
+                        .interests
                         .tracking
                         .invalidation(&shared.clients, key, &receivers)
                 }
-                None => shared.tracking.flush_of(&shared.clients, client),
+                None => shared.interests.tracking.flush_of(&shared.clients, client),
             };
             if let Some(publication) = publication {
                 self.send_with_batch(publication);
@@ -596,8 +606,8 @@ impl CommandContext<'_> {
     /// Ends the effect of CLIENT CACHING, unless the request is CLIENT or a transaction goes on.
     #[inline]
     pub(super) fn end_caching(&mut self, command: Option<&'static Command>) {
-        if self.client.tracks_reads
-            && self.client.queue.is_none()
+        if self.client.caching.tracks_reads
+            && self.client.transaction.queue.is_none()
             && command.is_none_or(|command| command.name != "client")
         {
             let flags = &self.client.client_info.tracking;

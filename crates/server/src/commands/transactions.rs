@@ -40,7 +40,7 @@ pub(super) fn queue(ctx: &mut CommandContext<'_>, command: &'static Command, arg
         return reject(ctx, &fail);
     }
     let most = size(&ctx.shared.settings.input_bytes_max);
-    let Some(queue) = &mut ctx.client.queue else {
+    let Some(queue) = &mut ctx.client.transaction.queue else {
         return;
     };
     if queue.requests.bytes() > most {
@@ -58,39 +58,40 @@ pub(super) fn queue(ctx: &mut CommandContext<'_>, command: &'static Command, arg
 
 /// `MULTI`
 pub(super) fn multi(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    if ctx.client.queue.is_some() {
+    if ctx.client.transaction.queue.is_some() {
         return Err(CommandError::Fixed("ERR MULTI calls can not be nested"));
     }
-    ctx.client.queue = Some(Box::default());
+    ctx.client.transaction.queue = Some(Box::default());
     reply::ok(ctx.out);
     Ok(())
 }
 
 /// `DISCARD`
 pub(super) fn discard(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    if ctx.client.queue.take().is_none() {
+    if ctx.client.transaction.queue.take().is_none() {
         return Err(CommandError::Fixed("ERR DISCARD without MULTI"));
     }
-    ctx.client.watched.clear();
+    ctx.client.transaction.watched.clear();
     reply::ok(ctx.out);
     Ok(())
 }
 
 /// `WATCH key [key ...]`
 pub(super) fn watch(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    if ctx.client.queue.is_some() {
+    if ctx.client.transaction.queue.is_some() {
         return Err(CommandError::Fixed("ERR WATCH inside MULTI is not allowed"));
     }
     let view = ctx.view();
     for bytes in args.from(1) {
         let key = ctx.key(bytes);
         let name = (key.db, bytes.to_vec());
-        if ctx.client.watched.contains(&name) {
+        if ctx.client.transaction.watched.contains(&name) {
             continue;
         }
         let swaps = ctx.shared.swaps(key.db);
         let version = ctx.ops().meta(key, view)?.map_or(0, |meta| meta.version);
         ctx.client
+            .transaction
             .watched
             .insert(name, WatchedState { version, swaps });
     }
@@ -100,7 +101,7 @@ pub(super) fn watch(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), 
 
 /// `UNWATCH`
 pub(super) fn unwatch(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    ctx.client.watched.clear();
+    ctx.client.transaction.watched.clear();
     reply::ok(ctx.out);
     Ok(())
 }
@@ -108,8 +109,8 @@ pub(super) fn unwatch(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), C
 /// Ends the transaction of an EXEC that is refused before it runs.
 #[cold]
 pub(super) fn abort(ctx: &mut CommandContext<'_>, fail: &CommandError) {
-    ctx.client.queue = None;
-    ctx.client.watched.clear();
+    ctx.client.transaction.queue = None;
+    ctx.client.transaction.watched.clear();
     let text = fail.text(ctx.shared);
     let cause = text.strip_prefix(b"ERR ").unwrap_or(&text);
     ctx.refuse(ctx.out.len(), &aborted(cause));
@@ -121,15 +122,15 @@ fn aborted(cause: &[u8]) -> CommandError {
 
 /// `EXEC`
 pub(super) fn exec(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let Some(queue) = ctx.client.queue.take() else {
+    let Some(queue) = ctx.client.transaction.queue.take() else {
         return Err(CommandError::Fixed("ERR EXEC without MULTI"));
     };
-    let watched = std::mem::take(&mut ctx.client.watched);
-    ctx.client.executing = Some(queue.len());
+    let watched = std::mem::take(&mut ctx.client.transaction.watched);
+    ctx.client.transaction.executing = Some(queue.len());
     let outcome = run_queue(ctx, &queue, &watched);
-    ctx.client.executing = None;
+    ctx.client.transaction.executing = None;
     if let Err(CommandError::Long) = outcome {
-        (ctx.client.queue, ctx.client.watched) = (Some(queue), watched);
+        (ctx.client.transaction.queue, ctx.client.transaction.watched) = (Some(queue), watched);
     }
     outcome
 }
@@ -144,7 +145,7 @@ fn run_queue(
         let text = "EXECABORT Transaction discarded because of previous errors.";
         return Err(CommandError::Fixed(text));
     }
-    if let Some(reason) = ctx.shared.poisoned.get()
+    if let Some(reason) = ctx.shared.durability.poisoned.get()
         && queue.commands.iter().any(|c| c.is(flag::WRITE))
     {
         return Err(aborted(&misconf(reason)));

@@ -23,7 +23,7 @@ pub(super) fn assign_to_worker(
     tls: Option<TlsStream>,
 ) {
     let shared = &parts.shared;
-    shared.accepted.fetch_add(1, Ordering::Relaxed);
+    shared.stats.accepted.fetch_add(1, Ordering::Relaxed);
     if matches!(peer, PeerAddr::Tcp(_))
         && let Err(error) = set_socket_options(shared, &stream)
     {

@@ -70,19 +70,25 @@ pub(super) struct Connection {
     pub(super) status: TurnStatus,
     /// A commit failed while the connection was lent: it is closed once its durable replies are sent.
     pub(super) commit_failed: bool,
-    /// Its last visit moved many bytes and used its whole time slice, or it has more to send. The worker visits one
-    /// slow connection per loop iteration (SRV-WORKER-5).
-    pub(super) is_slow: bool,
-    /// Is on one of the worker's lists of connections to visit.
-    pub(super) listed: bool,
-    /// Is on the worker's list of connections visited in this batch.
-    pub(super) touched: bool,
-    /// Is on the worker's list of connections with messages to send.
-    pub(super) has_unsent: bool,
+    pub(super) marks: ListMarks,
     /// The delivery that it must receive before it executes more requests (SRV-DELIVER-2).
     pub(super) waits_for: Option<u64>,
     /// When its output rose above the soft limit, in milliseconds of the server's clock.
     pub(super) soft_since_ms: Option<u64>,
+}
+
+/// On which lists of the worker a connection is.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct ListMarks {
+    /// Its last visit moved many bytes and used its whole time slice, or it has more to send. The worker visits one
+    /// slow connection per loop iteration (SRV-WORKER-5).
+    pub(super) is_slow: bool,
+    /// It is on one of the lists of connections to visit.
+    pub(super) listed: bool,
+    /// It is on the list of connections visited in this batch.
+    pub(super) touched: bool,
+    /// It is on the list of connections with messages to send.
+    pub(super) has_unsent: bool,
 }
 
 impl Connection {
@@ -114,10 +120,7 @@ impl Connection {
             },
             status: TurnStatus::default(),
             commit_failed: false,
-            is_slow: false,
-            listed: false,
-            touched: false,
-            has_unsent: false,
+            marks: ListMarks::default(),
             waits_for: None,
             soft_since_ms: None,
         }

@@ -82,7 +82,7 @@ impl ConnectionTable {
     /// Removes a connection that will be lent, and records that it is.
     pub(super) fn lend(&mut self, slot: usize) -> Option<Box<Connection>> {
         let mut conn = self.take(slot)?;
-        conn.listed = false;
+        conn.marks.listed = false;
         let away = LentState {
             id: conn.client_info.id,
             readiness: Readiness::default(),
@@ -125,14 +125,14 @@ impl VisitLists {
 
     /// Adds a connection to the list that its state selects, unless it is on one.
     pub(super) fn add(&mut self, slot: usize, conn: &mut Connection) {
-        if conn.listed {
+        if conn.marks.listed {
             return;
         }
-        conn.listed = true;
+        conn.marks.listed = true;
         if conn.status.paused {
             return self.paused.push(slot);
         }
-        let is_slow = conn.status.unfinished || conn.is_slow;
+        let is_slow = conn.status.unfinished || conn.marks.is_slow;
         let list = match (conn.status.awaits_room, is_slow) {
             (true, _) => &mut self.awaiting_room,
             (false, true) => &mut self.slow,

@@ -99,8 +99,8 @@ impl DeliveryQueue {
                     let before = conn.output.pending();
                     if append_to(conn, buffer_pool, shared, target, message) {
                         bytes += conn.output.pending() - before;
-                        if !conn.has_unsent {
-                            conn.has_unsent = true;
+                        if !conn.marks.has_unsent {
+                            conn.marks.has_unsent = true;
                             self.unsent.push_back(receiver.slot);
                         }
                     }

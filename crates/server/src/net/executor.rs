@@ -67,7 +67,7 @@ impl<'a> Executor<'a> {
     /// Executes the complete requests in a connection's input, from `now` until `deadline`.
     pub(super) fn execute(&mut self, conn: &mut Connection, now: Instant, deadline: Instant) {
         self.thread.timer.start(now);
-        self.thread.records = self.shared.tracking.is_on(); // SRV-TRACK-2
+        self.thread.records = self.shared.interests.tracking.is_on(); // SRV-TRACK-2
         let log = self.thread.records.then(|| Arc::clone(&self.thread.log));
         let table = self.shared.access_table();
         let (mut touching, mut recording);
@@ -128,7 +128,7 @@ impl<'a> Executor<'a> {
 
     /// Evicts keys for one slice. Returns whether keys were evicted; the caller commits.
     pub(super) fn evict(&mut self) -> bool {
-        self.thread.records = self.shared.tracking.is_on(); // SRV-TRACK-2
+        self.thread.records = self.shared.interests.tracking.is_on(); // SRV-TRACK-2
         let log = self.thread.records.then(|| Arc::clone(&self.thread.log));
         let mut recording;
         let mut session: &mut dyn Session = &mut *self.session;
@@ -159,7 +159,11 @@ impl<'a> Executor<'a> {
     pub(super) fn announce(&self, changes: &[KeyChange]) -> Vec<Publication> {
         match changes.is_empty() {
             true => Vec::new(),
-            false => self.shared.tracking.announce(&self.shared.clients, changes),
+            false => self
+                .shared
+                .interests
+                .tracking
+                .announce(&self.shared.clients, changes),
         }
     }
 

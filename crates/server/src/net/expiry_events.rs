@@ -77,8 +77,8 @@ pub(super) fn run(parts: &ServerParts<'_>) {
     let (mut session, mut scan) = (None, Scan::default());
     while !pool.is_stopping() {
         let events = shared.settings.keyspace_events();
-        let has_subscribers = !shared.subscriptions.is_empty();
-        let has_caches = shared.tracking.clients() > 0;
+        let has_subscribers = !shared.interests.subscriptions.is_empty();
+        let has_caches = shared.interests.tracking.clients() > 0;
         let tells_evicted = events.tells(KeyspaceEvents::EVICTED) && has_subscribers || has_caches;
         pool.expiries.collect_evicted(tells_evicted);
         publish_evicted(parts);
@@ -102,10 +102,16 @@ pub(super) fn run(parts: &ServerParts<'_>) {
         }
         if has_caches && pool.expiries.take_lost(session.now_ms()) {
             let changes = [KeyChange::All { origin: 0 }];
-            pool.publish(shared.tracking.announce(&shared.clients, &changes), None);
+            pool.publish(
+                shared
+                    .interests
+                    .tracking
+                    .announce(&shared.clients, &changes),
+                None,
+            );
         }
         // As in Redis, keys do not expire during a pause.
-        if pool.expiries.is_active() && shared.pause.current(shared.clock_ms()).is_none() {
+        if pool.expiries.is_active() && shared.clients.pause.current(shared.clock_ms()).is_none() {
             publish_due(parts, session.as_mut());
         }
         session.rest();
@@ -142,10 +148,15 @@ fn messages_of(
         true => shared.event(name, key),
         false => Vec::new(),
     };
-    if shared.tracking.clients() > 0 {
+    if shared.interests.tracking.clients() > 0 {
         let (key, origin) = (key.bytes.into(), 0);
         let changes = [KeyChange::Key { key, origin }];
-        messages.extend(shared.tracking.announce(&shared.clients, &changes));
+        messages.extend(
+            shared
+                .interests
+                .tracking
+                .announce(&shared.clients, &changes),
+        );
     }
     messages
 }
@@ -154,7 +165,7 @@ fn messages_of(
 fn publish_due(parts: &ServerParts<'_>, session: &mut dyn Session) {
     let (shared, pool) = (&parts.shared, parts.pool);
     let mut messages = Vec::new();
-    while !pool.is_stopping() && !shared.subscriptions.is_full() {
+    while !pool.is_stopping() && !shared.interests.subscriptions.is_full() {
         let now_ms = session.now_ms();
         let Some((stored, bytes)) = pool.expiries.first_due(now_ms) else {
             break;

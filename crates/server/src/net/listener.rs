@@ -37,10 +37,11 @@ use crate::state::access_table::SharedAccessTable;
 use crate::state::acl_log::AclLog;
 use crate::state::clients::{ClientRegistry, PeerAddr};
 use crate::state::functions::FunctionRegistry;
-use crate::state::pause::Pause;
 use crate::state::saves::Saves;
 use crate::state::scripts::ScriptRegistry;
-use crate::state::shared::ServerShared;
+use crate::state::shared::{
+    Durability, Interests, Programs, Security, ServerIdentity, ServerShared, ServerStats,
+};
 use crate::state::subscriptions::Subscriptions;
 use crate::state::threads::ServerThreads;
 use crate::state::tls::TlsState;
@@ -270,33 +271,44 @@ impl Server {
         let queued_bytes = subscriptions.queued_bytes();
         let parts = ServerParts {
             shared: ServerShared {
-                access: SharedAccessTable::default(),
-                tracking: Tracking::new(pool.workers.len(), queued_bytes),
                 store,
                 options: &self.options,
                 settings,
                 threads: pool,
+                identity: ServerIdentity {
+                    endpoints: self.endpoints,
+                    started: Instant::now(),
+                    run_id: run_id(),
+                },
                 clients: ClientRegistry::default(),
-                scripts: ScriptRegistry::default(),
-                functions,
-                subscriptions,
-                endpoints: self.endpoints,
-                started: Instant::now(),
-                run_id: run_id(),
-                poisoned: OnceLock::new(),
-                accepted: AtomicU64::new(0),
-                expired_at_reset: AtomicU64::new(0),
-                rejected: AtomicU64::new(0),
-                counters: ServerCounters::new(pool.workers.len()),
-                memory: MemoryWatch::start(),
-                slow_log: SlowLog::default(),
-                pause: Pause::default(),
-                last_save_secs: AtomicU64::new(unix_secs()),
-                latency_log: LatencyLog::default(),
-                saves: Saves::default(),
-                users,
-                acl_log: AclLog::default(),
-                tls,
+                security: Security {
+                    users,
+                    acl_log: AclLog::default(),
+                    tls,
+                },
+                programs: Programs {
+                    scripts: ScriptRegistry::default(),
+                    functions,
+                },
+                interests: Interests {
+                    tracking: Tracking::new(pool.workers.len(), queued_bytes),
+                    subscriptions,
+                },
+                access: SharedAccessTable::default(),
+                durability: Durability {
+                    poisoned: OnceLock::new(),
+                    saves: Saves::default(),
+                    last_save_secs: AtomicU64::new(unix_secs()),
+                },
+                stats: ServerStats {
+                    counters: ServerCounters::new(pool.workers.len()),
+                    accepted: AtomicU64::new(0),
+                    rejected: AtomicU64::new(0),
+                    expired_at_reset: AtomicU64::new(0),
+                    memory: MemoryWatch::start(),
+                    slow_log: SlowLog::default(),
+                    latency_log: LatencyLog::default(),
+                },
             },
             memcached: MemcachedState::new(spoken),
             pool,
@@ -486,7 +498,7 @@ fn accept(
             other => other?,
         }
         let mut paused = false;
-        for (listener, endpoint) in listeners.iter().zip(&shared.endpoints) {
+        for (listener, endpoint) in listeners.iter().zip(&shared.identity.endpoints) {
             let accept = || {
                 let (stream, addr) = listener.accept()?;
                 Ok((stream, PeerAddr::Tcp(addr)))
@@ -569,10 +581,10 @@ fn admit(parts: &ServerParts<'_>, mut stream: TcpStream, peer: PeerAddr, endpoin
     let protocol = endpoint.protocol;
     let is_full = (shared.clients.count() + parts.pool.handshakes.len()) as u64 >= most;
     let is_protected = shared.settings.protected_mode.load(Ordering::Relaxed) != 0
-        && !shared.users.default_needs_password()
+        && !shared.security.users.default_needs_password()
         && !peer.is_on_loopback();
     if is_full || is_protected {
-        shared.rejected.fetch_add(1, Ordering::Relaxed);
+        shared.stats.rejected.fetch_add(1, Ordering::Relaxed);
         let reason = match is_full {
             true => protocol.too_many(),
             false => protocol.protected(),
@@ -588,6 +600,6 @@ fn admit(parts: &ServerParts<'_>, mut stream: TcpStream, peer: PeerAddr, endpoin
         return assign_to_worker(parts, stream, &peer, protocol, None);
     }
     if !parts.pool.handshakes.add(stream, peer) {
-        shared.rejected.fetch_add(1, Ordering::Relaxed);
+        shared.stats.rejected.fetch_add(1, Ordering::Relaxed);
     }
 }

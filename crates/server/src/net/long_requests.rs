@@ -42,8 +42,8 @@ pub(super) fn run(parts: &ServerParts<'_>) {
     let _over = LongThreadGuard(pool);
     let mut executor = None;
     while let Some(mut lent) = pool.long.next(pool) {
-        let executor =
-            executor.get_or_insert_with(|| Executor::new(parts, &parts.shared.counters.long, true));
+        let executor = executor
+            .get_or_insert_with(|| Executor::new(parts, &parts.shared.stats.counters.long, true));
         serve(executor, pool, &mut lent.conn);
         executor.publish();
         give_back(pool, lent);
@@ -78,13 +78,13 @@ fn serve(executor: &mut Executor<'_>, pool: &WorkerPool, conn: &mut Connection) 
     (conn.status.awaits_long, conn.status.unfinished) = (false, false);
     conn.status.paused = false;
     let now = Instant::now();
-    shared.tracking.begin_long();
+    shared.interests.tracking.begin_long();
     executor.execute(conn, now, now);
     executor.thread.requests = 0;
     executor.thread.buffer_pool = BufferPool::default(); // The connection's buffer goes to its worker's pool later.
     conn.input.release_if_idle(&mut BufferPool::default()); // The request's input buffer is freed here.
     executor.thread.counters.count(Counter::Long, 1);
-    if shared.poisoned.get().is_some() && conn.output.mark.is_none() {
+    if shared.durability.poisoned.get().is_some() && conn.output.mark.is_none() {
         conn.output.hold_until(Ticket::DURABLE);
         return publish(executor, pool);
     }
@@ -130,8 +130,16 @@ fn pass_on(shared: &ServerShared<'_>, conn: &mut Connection, copy: BegunCopy) {
                 preamble,
                 backup,
             };
-            shared.saves.copies.fetch_add(1, Ordering::Relaxed);
-            shared.saves.copies_now.fetch_add(1, Ordering::Relaxed);
+            shared
+                .durability
+                .saves
+                .copies
+                .fetch_add(1, Ordering::Relaxed);
+            shared
+                .durability
+                .saves
+                .copies_now
+                .fetch_add(1, Ordering::Relaxed);
             shared.threads.saves().push(SaveJob::Copy(request));
         }
         Err(error) => tracing::error!(%error, "cannot pass a connection on; closing it"),
@@ -140,7 +148,7 @@ fn pass_on(shared: &ServerShared<'_>, conn: &mut Connection, copy: BegunCopy) {
 
 /// Sends the messages that the request has published, and the invalidations of its changes.
 fn publish(executor: &mut Executor<'_>, pool: &WorkerPool) {
-    executor.shared.tracking.end_long();
+    executor.shared.interests.tracking.end_long();
     let changes = executor.take_changes();
     pool.publish(executor.announce(&changes), None);
     if !executor.thread.outbox.is_empty() {

@@ -100,7 +100,7 @@ fn begin(
     peer: PeerAddr,
     token: usize,
 ) -> io::Result<Handshake> {
-    let config = parts.shared.tls.config();
+    let config = parts.shared.security.tls.config();
     let config = config.ok_or_else(|| io::Error::other("there is no certificate"))?;
     let session = ServerConnection::new(config).map_err(io::Error::other)?;
     let interest = Interest::READABLE | Interest::WRITABLE;

@@ -105,17 +105,34 @@ pub(super) struct Worker<'a> {
     table: ConnectionTable,
     visits: VisitLists,
     batch: OpenBatch,
+    commits: WorkerCommits,
+    messages: MessageWork,
+    inputs: SpareInputs,
+    ticked_ms: u64,
+}
+
+/// The batches that were committed.
+struct WorkerCommits {
+    /// Those that are not durable yet.
     held: VecDeque<HeldReplies>,
+    /// The ticket of the last one.
+    last_ticket: Ticket,
+    recording: Recording,
+}
+
+/// Messages to deliver.
+#[derive(Default)]
+struct MessageWork {
     deliveries: DeliveryQueue,
     /// Subscriptions of closed connections, which are removed bit by bit.
     ended: Vec<(Arc<ClientInfo>, Box<ClientSubscriptions>)>,
-    inputs: BufferPool,
+}
+
+/// Input buffers that no connection uses.
+struct SpareInputs {
+    pool: BufferPool,
     /// Sends buffers to the thread that frees them.
     freed: Sender<Vec<Vec<u8>>>,
-    ticked_ms: u64,
-    /// The ticket of the last batch.
-    last_ticket: Ticket,
-    recording: Recording,
 }
 
 /// Whether a worker's change log has all its writes that are not visible (SRV-TRACK-4).
@@ -137,7 +154,7 @@ impl<'a> Worker<'a> {
         freed: Sender<Vec<Vec<u8>>>,
     ) -> Worker<'a> {
         let shared = &parts.shared;
-        let mut executor = Executor::new(parts, &shared.counters.workers[number], false);
+        let mut executor = Executor::new(parts, &shared.stats.counters.workers[number], false);
         executor.thread.buffer_pool = BufferPool::new(buffer_pool_bytes_max(shared));
         Worker {
             shared,
@@ -148,14 +165,17 @@ impl<'a> Worker<'a> {
             table: ConnectionTable::default(),
             visits: VisitLists::default(),
             batch: OpenBatch::default(),
-            held: VecDeque::new(),
-            deliveries: DeliveryQueue::default(),
-            ended: Vec::new(),
-            inputs: BufferPool::new(buffer_pool_bytes_max(shared)),
-            freed,
+            commits: WorkerCommits {
+                held: VecDeque::new(),
+                last_ticket: Ticket::DURABLE,
+                recording: Recording::Off,
+            },
+            messages: MessageWork::default(),
+            inputs: SpareInputs {
+                pool: BufferPool::new(buffer_pool_bytes_max(shared)),
+                freed,
+            },
             ticked_ms: 0,
-            last_ticket: Ticket::DURABLE,
-            recording: Recording::Off,
         }
     }
 
@@ -166,9 +186,9 @@ impl<'a> Worker<'a> {
         while !self.pool.is_stopping() {
             let goes_on = self.visits.has_ready()
                 || found_room
-                || self.deliveries.has_work()
+                || self.messages.deliveries.has_work()
                 || self.executor.thread.has_evictions_left
-                || !self.ended.is_empty();
+                || !self.messages.ended.is_empty();
             let timeout = if goes_on {
                 Duration::ZERO
             } else if self.visits.awaiting_room.is_empty() {
@@ -205,7 +225,7 @@ impl<'a> Worker<'a> {
             }
             self.commit_batch();
             self.evict_keys();
-            if !self.held.is_empty() {
+            if !self.commits.held.is_empty() {
                 self.pool.workers[self.number].will_wait();
                 self.release_durable();
             }
@@ -220,11 +240,11 @@ impl<'a> Worker<'a> {
 
     /// Sends the buffers that take long to free to another thread.
     fn free_huge(&mut self) {
-        let mut huge = self.inputs.take_huge();
+        let mut huge = self.inputs.pool.take_huge();
         huge.append(&mut self.executor.thread.buffer_pool.take_huge());
         if !huge.is_empty() {
             // If that thread has ended, the buffers are freed here.
-            let _ = self.freed.send(huge);
+            let _ = self.inputs.freed.send(huge);
         }
     }
 
@@ -273,7 +293,7 @@ impl<'a> Worker<'a> {
         for message in self.pool.workers[self.number].drain_inbox() {
             match message {
                 WorkerMsg::Accept(stream, tls, client_info) => {
-                    let users = &self.shared.users;
+                    let users = &self.shared.security.users;
                     self.add_connection(Connection::new(stream, tls, client_info, users));
                 }
                 WorkerMsg::Kill(id) => {
@@ -281,7 +301,7 @@ impl<'a> Worker<'a> {
                 }
                 WorkerMsg::Deliver(deliveries) => {
                     for delivery in deliveries {
-                        self.deliveries.push(delivery);
+                        self.messages.deliveries.push(delivery);
                     }
                 }
                 WorkerMsg::UsersChanged => self.follow_users(),
@@ -342,7 +362,7 @@ impl<'a> Worker<'a> {
         for slot in 0..self.table.len() {
             if let Some(conn) = self.table.get_mut(slot)
                 && !conn.status.closing
-                && !conn.follow_users(&self.shared.users)
+                && !conn.follow_users(&self.shared.security.users)
             {
                 self.close(slot);
             }
@@ -371,7 +391,7 @@ impl<'a> Worker<'a> {
             append_kept(&mut conn, buffer_pool, self.shared, away.messages);
         }
         let kept = self.check_output_limit(&conn);
-        let is_permitted = conn.status.closing || conn.follow_users(&self.shared.users);
+        let is_permitted = conn.status.closing || conn.follow_users(&self.shared.security.users);
         conn.publish_info();
         self.table.put(slot, conn);
         if away.is_killed || kept.is_err() || !is_permitted {
@@ -387,16 +407,16 @@ impl<'a> Worker<'a> {
 
     /// Sends the replies whose tickets have become durable.
     fn release_durable(&mut self) {
-        while let Some(ticket) = self.held.front().map(|batch| batch.ticket) {
+        while let Some(ticket) = self.commits.held.front().map(|batch| batch.ticket) {
             match self.executor.session.durable(ticket) {
                 Ok(false) => break,
                 Ok(true) => {
-                    let Some(batch) = self.held.pop_front() else {
+                    let Some(batch) = self.commits.held.pop_front() else {
                         break;
                     };
                     self.publish(batch.messages);
                     self.announce(&batch.changes);
-                    let latency = &self.shared.counters.workers[self.number].latency;
+                    let latency = &self.shared.stats.counters.workers[self.number].latency;
                     for slot in batch.slots {
                         if let Some(conn) = self.table.get_mut(slot) {
                             conn.output.release(ticket);
@@ -418,7 +438,7 @@ impl<'a> Worker<'a> {
         let Some(mut conn) = self.table.take(slot) else {
             return;
         };
-        conn.listed = false;
+        conn.marks.listed = false;
         if conn.status.awaits_long {
             self.table.put(slot, conn); // It is lent once its tickets are durable.
             return;
@@ -432,9 +452,9 @@ impl<'a> Worker<'a> {
         match kept {
             Ok(()) => {
                 if let Some(conn) = self.table.get_mut(slot)
-                    && !conn.touched
+                    && !conn.marks.touched
                 {
-                    conn.touched = true;
+                    conn.marks.touched = true;
                     self.batch.touched.push(slot);
                 }
             }
@@ -463,7 +483,7 @@ impl<'a> Worker<'a> {
             deadline = Some(self.execute(conn, deadline));
         }
         if conn.readiness.readable && conn.status.goes_on() {
-            if let Some(bytes) = conn.fill(&mut self.inputs)? {
+            if let Some(bytes) = conn.fill(&mut self.inputs.pool)? {
                 self.executor.thread.counters.count(Counter::BytesIn, bytes);
                 self.executor.thread.counters.count(Counter::Reads, 1);
                 self.batch.bytes += bytes;
@@ -477,9 +497,9 @@ impl<'a> Worker<'a> {
             }
         }
         self.check_output_limit(conn)?;
-        conn.input.release_if_idle(&mut self.inputs);
+        conn.input.release_if_idle(&mut self.inputs.pool);
         self.batch.bytes += conn.output.pending().saturating_sub(pending);
-        conn.is_slow = self.batch.bytes - bytes >= LONG_BYTES
+        conn.marks.is_slow = self.batch.bytes - bytes >= LONG_BYTES
             && deadline.is_some_and(|deadline| Instant::now() >= deadline);
         conn.publish_info();
         conn.client_info
@@ -539,7 +559,7 @@ impl<'a> Worker<'a> {
                 Ticket::DURABLE
             }
         };
-        self.last_ticket = ticket;
+        self.commits.last_ticket = ticket;
         let messages = self.publish_outbox(ticket);
         if ticket == Ticket::DURABLE {
             // Changes of a batch that could not be committed may be visible as well.
@@ -551,7 +571,7 @@ impl<'a> Worker<'a> {
             let Some(conn) = self.table.get_mut(slot) else {
                 continue;
             };
-            conn.touched = false;
+            conn.marks.touched = false;
             if conn.output.hold_until(ticket) {
                 slots.push(slot);
             }
@@ -560,7 +580,7 @@ impl<'a> Worker<'a> {
         self.batch.touched = touched;
         self.batch.touched.clear();
         if !slots.is_empty() || !messages.is_empty() || !changes.is_empty() {
-            self.held.push_back(HeldReplies {
+            self.commits.held.push_back(HeldReplies {
                 ticket,
                 slots,
                 messages,
@@ -569,18 +589,18 @@ impl<'a> Worker<'a> {
                 requests,
             });
         } else {
-            let latency = &self.shared.counters.workers[self.number].latency;
+            let latency = &self.shared.stats.counters.workers[self.number].latency;
             latency.record(began.elapsed(), requests);
         }
     }
 
     /// Commits the batch. Once the medium has failed, commits only if a reply of the batch must wait for it.
     fn commit(&mut self) -> Result<Ticket, Error> {
-        if self.shared.poisoned.get().is_some() && !self.has_marked_replies() {
+        if self.shared.durability.poisoned.get().is_some() && !self.has_marked_replies() {
             self.executor.thread.outbox.abort_unacknowledged();
             return Ok(Ticket::DURABLE);
         }
-        let earlier = self.held.back().map(|batch| batch.ticket);
+        let earlier = self.commits.held.back().map(|batch| batch.ticket);
         self.executor.commit(earlier.unwrap_or(Ticket::DURABLE))
     }
 
@@ -600,7 +620,7 @@ impl<'a> Worker<'a> {
 
     fn close_unacknowledged(&mut self) {
         let mut changes = Vec::new();
-        for batch in std::mem::take(&mut self.held) {
+        for batch in std::mem::take(&mut self.commits.held) {
             changes.extend(batch.changes);
         }
         // They are announced now and with the next batch, because they may be visible now or then.
@@ -678,7 +698,7 @@ impl<'a> Worker<'a> {
         let resumes = conn.status.stalled && pending < STALL_BYTES / 2;
         let ready = conn.readiness.readable && !conn.status.stalled && !conn.status.closing;
         let sends_on = conn.can_send();
-        conn.is_slow |= sends_on;
+        conn.marks.is_slow |= sends_on;
         let waits = conn.status.awaits_room || conn.status.paused;
         if waits || resumes || ready || conn.status.unfinished || sends_on {
             self.list(slot);
@@ -694,9 +714,9 @@ impl<'a> Worker<'a> {
         }
         conn.end_tls();
         self.end_subscriptions(&mut conn);
-        conn.end_tracking(&self.shared.tracking);
+        conn.end_tracking(&self.shared.interests.tracking);
         std::mem::take(&mut conn.output).into_pool(&mut self.executor.thread.buffer_pool);
-        std::mem::take(&mut conn.input).release(&mut self.inputs);
+        std::mem::take(&mut conn.input).release(&mut self.inputs.pool);
         self.unregister_client(&conn.client_info);
         self.table.free(slot);
     }
@@ -728,14 +748,14 @@ impl<'a> Worker<'a> {
                 }
             }
         }
-        if let Some(batch) = self.held.back() {
+        if let Some(batch) = self.commits.held.back() {
             match self.executor.session.wait(batch.ticket) {
                 Ok(()) => self.release_durable(),
                 Err(poisoned) => self.abort_unacknowledged(&poisoned),
             }
         }
         let deadline = Instant::now() + SHUTDOWN_GRACE;
-        while self.deliveries.has_work() && Instant::now() < deadline {
+        while self.messages.deliveries.has_work() && Instant::now() < deadline {
             self.deliver();
         }
         loop {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use mio::net::TcpStream;
 
+use super::pause::Pause;
 use super::users::DEFAULT;
 use crate::lock::lock;
 use crate::settings::WireProtocol;
@@ -126,6 +127,8 @@ pub(crate) struct ClientRegistry {
     clients: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
     next: AtomicU64,
     memory_bytes: AtomicUsize,
+    /// CLIENT PAUSE.
+    pub(crate) pause: Pause,
 }
 
 impl ClientRegistry {

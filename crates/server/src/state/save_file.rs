@@ -151,16 +151,30 @@ pub(crate) fn save(
     match &saved {
         Ok(saved) => {
             shared
+                .durability
                 .last_save_secs
                 .fetch_max(unix_secs(), Ordering::Relaxed);
-            shared.saves.saves.fetch_add(1, Ordering::Relaxed);
-            // No other backup begins before this one has ended.
-            let changes = shared.saves.changes_at_begin.load(Ordering::Relaxed);
             shared
+                .durability
+                .saves
+                .saves
+                .fetch_add(1, Ordering::Relaxed);
+            // No other backup begins before this one has ended.
+            let changes = shared
+                .durability
+                .saves
+                .changes_at_begin
+                .load(Ordering::Relaxed);
+            shared
+                .durability
                 .saves
                 .changes_at_save
                 .store(changes, Ordering::Relaxed);
-            shared.saves.damaged.store(saved.damaged, Ordering::Relaxed);
+            shared
+                .durability
+                .saves
+                .damaged
+                .store(saved.damaged, Ordering::Relaxed);
         }
         Err(_) => {
             if let Err(error) = fs::remove_file(&unfinished)
@@ -206,7 +220,10 @@ pub(crate) fn write(
         if let Some(error) = failure.take() {
             return Err(of(error));
         }
-        shared.saves.note_progress(keys, total, writer.bytes());
+        shared
+            .durability
+            .saves
+            .note_progress(keys, total, writer.bytes());
         match goes_on.map_err(SaveError::Store)? {
             false => break,
             true if is_ahead => std::thread::sleep(PAUSE),
@@ -241,7 +258,7 @@ fn begin<W: Write>(
         ("farbank-ver", env!("CARGO_PKG_VERSION")),
     ];
     let mut writer = RdbWriter::new(out, compresses, &aux)?;
-    for library in shared.functions.current().iter() {
+    for library in shared.programs.functions.current().iter() {
         writer.library(&library.code)?;
     }
     let databases = backup.keys();

@@ -12,7 +12,6 @@ use super::acl_log::AclLog;
 use super::clients::{ClientInfo, ClientRegistry};
 use super::functions::FunctionRegistry;
 use super::messages::{Publication, SubscriptionKind};
-use super::pause::Pause;
 use super::saves::Saves;
 use super::scripts::ScriptRegistry;
 use super::subscriptions::Subscriptions;
@@ -37,53 +36,82 @@ pub(crate) struct ServerShared<'a> {
     pub(crate) options: &'a ServerOptions,
     pub(crate) settings: LiveSettings,
     pub(crate) threads: &'a dyn ServerThreads,
+    pub(crate) identity: ServerIdentity,
     pub(crate) clients: ClientRegistry,
-    pub(crate) scripts: ScriptRegistry,
-    pub(crate) functions: FunctionRegistry,
-    pub(crate) subscriptions: Subscriptions,
-    pub(crate) tracking: Tracking,
+    pub(crate) security: Security,
+    pub(crate) programs: Programs,
+    pub(crate) interests: Interests,
     pub(crate) access: SharedAccessTable,
+    pub(crate) durability: Durability,
+    pub(crate) stats: ServerStats,
+}
+
+/// What distinguishes this run of the server from others.
+pub(crate) struct ServerIdentity {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
-    /// 40 hexadecimal digits that identify this run of the server.
+    /// 40 hexadecimal digits.
     pub(crate) run_id: String,
+}
+
+/// The permissions of users, and the encryption of connections.
+pub(crate) struct Security {
+    pub(crate) users: UserRegistry,
+    pub(crate) acl_log: AclLog,
+    pub(crate) tls: TlsState,
+}
+
+/// Programs that clients have loaded.
+pub(crate) struct Programs {
+    pub(crate) scripts: ScriptRegistry,
+    pub(crate) functions: FunctionRegistry,
+}
+
+/// What clients have asked to hear of.
+pub(crate) struct Interests {
+    pub(crate) subscriptions: Subscriptions,
+    pub(crate) tracking: Tracking,
+}
+
+/// State of the pool's medium, and of backups.
+pub(crate) struct Durability {
     /// Why the pool accepts no more writes; set once the medium has failed.
     pub(crate) poisoned: OnceLock<String>,
+    pub(crate) saves: Saves,
+    /// When SAVE or BGSAVE last succeeded, in seconds since 1970; the start of the server if none has.
+    pub(crate) last_save_secs: AtomicU64,
+}
+
+/// What the server counts and logs.
+pub(crate) struct ServerStats {
+    pub(crate) counters: ServerCounters,
     /// Connections accepted since the start or the last CONFIG RESETSTAT.
     pub(crate) accepted: AtomicU64,
     /// Connections refused because of maxclients since the start or the last CONFIG RESETSTAT.
     pub(crate) rejected: AtomicU64,
     /// Expired values that the store had removed or replaced at the last CONFIG RESETSTAT.
     pub(crate) expired_at_reset: AtomicU64,
-    pub(crate) counters: ServerCounters,
     pub(crate) memory: MemoryWatch,
     pub(crate) slow_log: SlowLog,
-    pub(crate) pause: Pause,
-    /// When SAVE or BGSAVE last succeeded, in seconds since 1970; the start of the server if none has.
-    pub(crate) last_save_secs: AtomicU64,
     pub(crate) latency_log: LatencyLog,
-    pub(crate) saves: Saves,
-    pub(crate) users: UserRegistry,
-    pub(crate) acl_log: AclLog,
-    pub(crate) tls: TlsState,
 }
 
 impl ServerShared<'_> {
     /// Seconds since the server started.
     pub(crate) fn uptime_secs(&self) -> u64 {
-        self.started.elapsed().as_secs()
+        self.identity.started.elapsed().as_secs()
     }
 
     /// Milliseconds since the server started.
     pub(crate) fn clock_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.identity.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// How calls of commands are counted now.
     #[inline]
     pub(crate) fn count_rules(&self) -> CountRules {
         CountRules {
-            generation: self.counters.generation(),
+            generation: self.stats.counters.generation(),
             keeps_times: self.settings.latency_tracking.load(Ordering::Relaxed) != 0,
         }
     }
@@ -166,7 +194,7 @@ impl ServerShared<'_> {
         }
         let publish = |(channel, text): (Vec<u8>, &[u8])| {
             let kind = SubscriptionKind::Channel;
-            self.subscriptions.publish(kind, &channel, text)
+            self.interests.subscriptions.publish(kind, &channel, text)
         };
         messages.into_iter().filter_map(publish).collect()
     }
@@ -180,7 +208,7 @@ impl ServerShared<'_> {
     /// Records that the medium has failed, and logs the first such failure.
     pub(crate) fn note_poisoned(&self, poisoned: &Poisoned) {
         let reason = poisoned.reason().to_owned();
-        if self.poisoned.set(reason).is_ok() {
+        if self.durability.poisoned.set(reason).is_ok() {
             tracing::error!("{poisoned}");
         }
     }
@@ -196,7 +224,11 @@ impl ServerShared<'_> {
     }
 
     fn first_port(&self, is_meant: impl Fn(&Endpoint) -> bool) -> Option<u16> {
-        let first = self.endpoints.iter().find(|endpoint| is_meant(endpoint));
+        let first = self
+            .identity
+            .endpoints
+            .iter()
+            .find(|endpoint| is_meant(endpoint));
         first.map(|endpoint| endpoint.addr.port())
     }
 }

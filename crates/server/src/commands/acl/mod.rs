@@ -53,7 +53,7 @@ impl CommandContext<'_> {
 
     /// Follows changes of users with this connection. It is closed after this reply if its user was removed.
     pub(super) fn follow_users(&mut self) {
-        if !self.client.follow_users(&self.shared.users) {
+        if !self.client.follow_users(&self.shared.security.users) {
             self.client.leaving = true;
         }
     }
@@ -76,7 +76,9 @@ impl CommandContext<'_> {
 
     /// Records that the client has given a wrong password for `user`.
     pub(super) fn note_wrong_password(&mut self, command: &[u8], user: &[u8]) {
-        let context = match self.client.queue.is_some() || self.client.executing.is_some() {
+        let context = match self.client.transaction.queue.is_some()
+            || self.client.transaction.executing.is_some()
+        {
             true => DenialContext::Multi,
             false => DenialContext::TopLevel,
         };
@@ -90,7 +92,7 @@ impl CommandContext<'_> {
         object: &[u8],
         user: &[u8],
     ) {
-        self.shared.users.count(reason);
+        self.shared.security.users.count(reason);
         let len_max = size(&self.shared.settings.acl_log_len);
         if len_max == 0 {
             return;
@@ -106,7 +108,7 @@ impl CommandContext<'_> {
             at_ms: unix_ms(),
             client,
         };
-        self.shared.acl_log.add(entry, len_max);
+        self.shared.security.acl_log.add(entry, len_max);
     }
 }
 
@@ -119,7 +121,7 @@ pub(super) fn whoami(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Co
 
 /// `ACL USERS`
 pub(super) fn users(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let users = ctx.shared.users.current();
+    let users = ctx.shared.security.users.current();
     reply::array(ctx.out, users.len());
     for user in users.iter() {
         reply::bulk(ctx.out, &user.name);
@@ -129,7 +131,7 @@ pub(super) fn users(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Com
 
 /// `ACL LIST`
 pub(super) fn list(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let users = ctx.shared.users.current();
+    let users = ctx.shared.security.users.current();
     reply::array(ctx.out, users.len());
     for user in users.iter() {
         if ctx.out.is_cut() {
@@ -142,7 +144,7 @@ pub(super) fn list(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
 
 /// `ACL GETUSER username`
 pub(super) fn getuser(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let users = ctx.shared.users.current();
+    let users = ctx.shared.security.users.current();
     let Some(user) = users.get(args.at(2)) else {
         // As Redis 7.0 does: an empty reply, not an error.
         reply::null(ctx.out, ctx.client.resp);
@@ -197,7 +199,7 @@ pub(super) fn setuser(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
         ];
         CommandError::Detailed(text.concat())
     })?;
-    let registry = &ctx.shared.users;
+    let registry = &ctx.shared.security.users;
     registry.change(|users| {
         let mut user = match users.get(name) {
             Some(known) => User::clone(known),
@@ -229,7 +231,7 @@ pub(super) fn deluser(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
         let text = "ERR The 'default' user cannot be removed";
         return Err(CommandError::Fixed(text));
     }
-    let removed = ctx.shared.users.change(|users| {
+    let removed = ctx.shared.security.users.change(|users| {
         let removed = args.from(2).filter(|name| users.remove(name)).count();
         Ok::<_, CommandError>(removed)
     })?;
@@ -290,7 +292,7 @@ pub(super) fn genpass(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<()
 
 /// `ACL DRYRUN username command [argument ...]`
 pub(super) fn dryrun(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), CommandError> {
-    let (users, request) = (ctx.shared.users.current(), args.rest(3));
+    let (users, request) = (ctx.shared.security.users.current(), args.rest(3));
     let user = users
         .get(args.at(2))
         .ok_or_else(|| not_found("User", args.at(2)))?;
@@ -340,13 +342,13 @@ pub(super) fn log(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
         None => LOGGED,
         Some(_) if args.len() > 3 => return Err(text::subcommand_syntax("ACL", args.at(1))),
         Some(word) if text::is_option(word, "reset") => {
-            ctx.shared.acl_log.clear();
+            ctx.shared.security.acl_log.clear();
             reply::ok(ctx.out);
             return Ok(());
         }
         Some(word) => usize::try_from(parse_i64(word).ok_or(NOT_INTEGER)?).unwrap_or(0),
     };
-    let entries = ctx.shared.acl_log.latest(count);
+    let entries = ctx.shared.security.acl_log.latest(count);
     let (now_ms, resp) = (unix_ms(), ctx.client.resp);
     reply::array(ctx.out, entries.len());
     for entry in entries {
@@ -397,7 +399,7 @@ pub(super) fn load(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
     if !ctx.executes_long {
         return Err(CommandError::Long);
     }
-    let registry = &ctx.shared.users;
+    let registry = &ctx.shared.security.users;
     let loaded = file::load(ctx.rule_context(), path, &|| registry.next_id());
     let loaded = loaded.map_err(|e| CommandError::Detailed(format!("ERR {e}").into_bytes()))?;
     registry.change(|users| {
@@ -415,7 +417,7 @@ pub(super) fn save(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
     if !ctx.executes_long {
         return Err(CommandError::Long);
     }
-    let users = ctx.shared.users.current();
+    let users = ctx.shared.security.users.current();
     if let Err(error) = file::save(ctx.client.table, path, &users) {
         tracing::error!(%error, path = %path.display(), "cannot write the ACL file");
         return Err(CommandError::Fixed(

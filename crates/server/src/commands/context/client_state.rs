@@ -31,26 +31,13 @@ const PREFIX_BYTES: usize = 160;
 
 /// RESP state of a connection.
 pub(crate) struct ClientState {
-    pub(in crate::commands) id: u64,
     pub(in crate::commands) client_info: Arc<ClientInfo>,
     pub(in crate::commands) db: u8,
     pub(in crate::commands) resp: RespVersion,
     pub(in crate::commands) replies: ReplyMode,
-    pub(in crate::commands) queue: Option<Box<TransactionQueue>>,
-    /// Requests of the transaction that EXEC is executing.
-    pub(in crate::commands) executing: Option<usize>,
-    pub(in crate::commands) watched: Box<WatchedKeys>,
+    pub(in crate::commands) transaction: ClientTransaction,
     pub(in crate::commands) subscriptions: Option<Box<ClientSubscriptions>>,
-    /// It tracks the keys that it reads (CLIENT TRACKING without BCAST).
-    pub(in crate::commands) tracks_reads: bool,
-    /// It has tracked keys at some time, so it may still be registered for some.
-    pub(in crate::commands) has_tracked: bool,
-    /// The prefixes that it tracks (BCAST).
-    pub(in crate::commands) prefixes: BTreeSet<Arc<[u8]>>,
-    /// The keys that the running script has declared, if the client tracks what it reads.
-    pub(in crate::commands) script_keys: Vec<Box<[u8]>>,
-    /// Invalidations of its own changes that follow the reply to the executing request; `None` is that of all keys.
-    pub(in crate::commands) own_invalidations: Vec<Option<Box<[u8]>>>,
+    pub(in crate::commands) caching: ClientCaching,
     pub(in crate::commands) last_command: &'static str,
     shown_command: &'static str,
     /// The user of the connection.
@@ -61,6 +48,30 @@ pub(crate) struct ClientState {
     pub(in crate::commands) table: &'static CommandTable,
 }
 
+/// MULTI and WATCH of a client.
+#[derive(Default)]
+pub(in crate::commands) struct ClientTransaction {
+    pub(in crate::commands) queue: Option<Box<TransactionQueue>>,
+    /// Requests of the transaction that EXEC is executing.
+    pub(in crate::commands) executing: Option<usize>,
+    pub(in crate::commands) watched: Box<WatchedKeys>,
+}
+
+/// The client-side caching of a client (CLIENT TRACKING).
+#[derive(Default)]
+pub(in crate::commands) struct ClientCaching {
+    /// It tracks the keys that it reads (without BCAST).
+    pub(in crate::commands) tracks_reads: bool,
+    /// It has tracked keys at some time, so it may still be registered for some.
+    pub(in crate::commands) has_tracked: bool,
+    /// The prefixes that it tracks (BCAST).
+    pub(in crate::commands) prefixes: BTreeSet<Arc<[u8]>>,
+    /// The keys that the running script has declared, if the client tracks what it reads.
+    pub(in crate::commands) script_keys: Vec<Box<[u8]>>,
+    /// Invalidations of its own changes that follow the reply to the executing request; `None` is that of all keys.
+    pub(in crate::commands) own_invalidations: Vec<Option<Box<[u8]>>>,
+}
+
 impl ClientState {
     pub(crate) fn new(
         client_info: Arc<ClientInfo>,
@@ -68,26 +79,24 @@ impl ClientState {
         users: &UserRegistry,
     ) -> ClientState {
         ClientState {
-            id: client_info.id,
             client_info,
             shown_command: "NULL",
             db: 0,
             resp: RespVersion::V2,
             replies: ReplyMode::On,
-            queue: None,
-            executing: None,
-            watched: Box::default(),
+            transaction: ClientTransaction::default(),
             subscriptions: None,
-            tracks_reads: false,
-            has_tracked: false,
-            prefixes: BTreeSet::new(),
-            script_keys: Vec::new(),
-            own_invalidations: Vec::new(),
+            caching: ClientCaching::default(),
             last_command: "NULL",
             user: ClientUser::new(users),
             leaving: false,
             table,
         }
+    }
+
+    /// The id of the connection.
+    pub(in crate::commands) fn id(&self) -> u64 {
+        self.client_info.id
     }
 
     /// Makes `user`, which has authenticated, the user of the connection.
@@ -144,10 +153,10 @@ impl ClientState {
     /// Ends the client-side caching of the client.
     pub(crate) fn end_tracking(&mut self, tracking: &Tracking) {
         if is_tracking(&self.client_info) {
-            tracking.disable(&self.client_info, self.prefixes.iter());
+            tracking.disable(&self.client_info, self.caching.prefixes.iter());
         }
-        self.tracks_reads = false;
-        self.prefixes.clear();
+        self.caching.tracks_reads = false;
+        self.caching.prefixes.clear();
     }
 
     /// Whether the client receives messages: it has a subscription, or tracks keys.
@@ -159,10 +168,14 @@ impl ClientState {
     /// Bytes of memory that queued requests, watched keys, subscriptions and prefixes use.
     pub(crate) fn memory_bytes(&self) -> usize {
         let subscriptions = self.subscriptions.as_ref();
-        self.queue.as_ref().map_or(0, |queue| queue.bytes())
-            + self.watched.bytes()
+        self.transaction
+            .queue
+            .as_ref()
+            .map_or(0, |queue| queue.bytes())
+            + self.transaction.watched.bytes()
             + subscriptions.map_or(0, |own| own.bytes())
             + self
+                .caching
                 .prefixes
                 .iter()
                 .map(|prefix| prefix.len() + PREFIX_BYTES)
@@ -229,14 +242,14 @@ impl ClientState {
         client_info
             .resp
             .store(self.resp.number() as u8, Ordering::Relaxed);
-        let queued = self.queue.as_ref().map(|queue| queue.len());
+        let queued = self.transaction.queue.as_ref().map(|queue| queue.len());
         let queued = queued
-            .or(self.executing)
+            .or(self.transaction.executing)
             .map_or(-1, |len| i32::try_from(len).unwrap_or(i32::MAX));
         client_info.multi.store(queued, Ordering::Relaxed);
         client_info
             .watching
-            .store(self.watched.len(), Ordering::Relaxed);
+            .store(self.transaction.watched.len(), Ordering::Relaxed);
         for (shown, kind) in [
             (&client_info.channels, SubscriptionKind::Channel),
             (&client_info.patterns, SubscriptionKind::Pattern),
@@ -245,11 +258,15 @@ impl ClientState {
             let own = self.subscriptions.as_ref();
             shown.store(own.map_or(0, |own| own.len(kind)), Ordering::Relaxed);
         }
-        let queue_bytes = self.queue.as_ref().map_or(0, |queue| queue.bytes());
+        let queue_bytes = self
+            .transaction
+            .queue
+            .as_ref()
+            .map_or(0, |queue| queue.bytes());
         client_info
             .queue_bytes
             .store(queue_bytes, Ordering::Relaxed);
-        let watch_bytes = self.watched.bytes();
+        let watch_bytes = self.transaction.watched.bytes();
         client_info
             .watch_bytes
             .store(watch_bytes, Ordering::Relaxed);

@@ -182,14 +182,14 @@ impl CommandContext<'_> {
     #[cold]
     pub(in crate::commands) fn count_error(&mut self, text: &[u8]) {
         self.count(Counter::Errors);
-        let generation = self.shared.counters.generation();
+        let generation = self.shared.stats.counters.generation();
         self.published.commands.count_error(text, generation);
     }
 
     /// Counts a request of `command` that is refused before its execution.
     #[cold]
     pub(in crate::commands) fn count_rejected(&mut self, command: &Command) {
-        let generation = self.shared.counters.generation();
+        let generation = self.shared.stats.counters.generation();
         self.published
             .commands
             .count_rejected(command.number, generation);
@@ -206,7 +206,7 @@ impl CommandContext<'_> {
     /// Counts a request of `command` whose execution has failed.
     #[cold]
     pub(in crate::commands) fn count_failed(&mut self, command: &Command) {
-        let generation = self.shared.counters.generation();
+        let generation = self.shared.stats.counters.generation();
         self.published
             .commands
             .count_failed(command.number, generation);

@@ -54,7 +54,7 @@ impl MemcachedCtx<'_> {
     /// Prepares a write whose reply starts here (SRV-CMD-1). Returns `None`, after an error reply, if the medium has failed.
     #[inline]
     pub(super) fn writes(&mut self, quiet: bool) -> Option<ReplyStart> {
-        if let Some(reason) = self.shared.poisoned.get() {
+        if let Some(reason) = self.shared.durability.poisoned.get() {
             self.count(Counter::Errors);
             self.append_reply(&cannot_be_written(reason), quiet);
             return None;

@@ -98,7 +98,7 @@ fn execute_window(
     let mut consumed = 0;
     for (request, used) in &window[..count] {
         let status = &mut *turn.status;
-        status.paused = ctx.shared.pause.is_set() && is_paused(ctx.shared, request);
+        status.paused = ctx.shared.clients.pause.is_set() && is_paused(ctx.shared, request);
         if status.paused {
             break;
         }
@@ -240,7 +240,7 @@ fn has_room(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>, bytes: usize)
 /// Whether a pause of clients holds a request back. Lines that are no retrievals count as writes.
 #[cold]
 fn is_paused(shared: &ServerShared<'_>, request: &TextRequest<'_>) -> bool {
-    let Some((kind, _)) = shared.pause.current(shared.clock_ms()) else {
+    let Some((kind, _)) = shared.clients.pause.current(shared.clock_ms()) else {
         return false;
     };
     let reads = match request {
@@ -276,7 +276,7 @@ fn is_long(request: &TextRequest<'_>, bytes: usize) -> bool {
 
 #[inline]
 fn run(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> ExecOutcome {
-    if !ctx.shared.options.memcached_unprotected && !ctx.shared.users.is_open() {
+    if !ctx.shared.options.memcached_unprotected && !ctx.shared.security.users.is_open() {
         refuse(ctx, request);
         return ExecOutcome::Done;
     }

@@ -63,7 +63,7 @@ pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
         Some(b"detail") => return detail(ctx, args.next().unwrap_or_default()),
         Some(b"cachedump") => return cachedump(ctx, args),
         Some(b"reset") => {
-            ctx.shared.counters.reset();
+            ctx.shared.stats.counters.reset();
             ctx.client.state.prefixes.clear();
             return ctx.append_reply("RESET", false);
         }
@@ -73,7 +73,7 @@ pub(super) fn stats(ctx: &mut MemcachedCtx<'_>, mut args: Words<'_>) {
 }
 
 fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>) {
-    let counts = shared.counters.since_reset();
+    let counts = shared.stats.counters.since_reset();
     let count = |what| counts.get(what);
     let (touch_hits, touch_misses) = (count(Counter::TouchHits), count(Counter::TouchMisses));
     let (user, system) = cpu_secs();
@@ -92,8 +92,8 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "rusage_system": format_args!("{system:.6}"),
         "max_connections": shared.settings.clients_max.load(Ordering::Relaxed),
         "curr_connections": shared.clients.count(),
-        "total_connections": shared.accepted.load(Ordering::Relaxed),
-        "rejected_connections": shared.rejected.load(Ordering::Relaxed),
+        "total_connections": shared.stats.accepted.load(Ordering::Relaxed),
+        "rejected_connections": shared.stats.rejected.load(Ordering::Relaxed),
         "connection_structures": shared.clients.count(),
         "cmd_get": count(Counter::Hits) + count(Counter::Misses),
         "cmd_set": count(Counter::Sets),
@@ -126,7 +126,7 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "accepting_conns": 1,
         "listen_disabled_num": 0,
         "time_in_listen_disabled_us": 0,
-        "threads": shared.counters.workers.len(),
+        "threads": shared.stats.counters.workers.len(),
         "conn_yields": 0,
         "hash_bytes": figures.index_bytes,
         "hash_is_expanding": 0,
@@ -154,6 +154,7 @@ fn settings(
 ) {
     let yes = |is: bool| if is { "yes" } else { "no" };
     let inter: Vec<_> = shared
+        .identity
         .endpoints
         .iter()
         .filter(|endpoint| endpoint.protocol == WireProtocol::Memcached)
@@ -169,7 +170,7 @@ fn settings(
         "evictions": if shared.store.as_cache().is_some() { "on" } else { "off" },
         "domain_socket": "NULL",
         "shutdown_command": "no",
-        "num_threads": shared.counters.workers.len(),
+        "num_threads": shared.stats.counters.workers.len(),
         "stat_key_prefix": ":",
         "detail_enabled": yes(state.prefixes.counted()),
         "cas_enabled": yes(shared.options.cas_enabled),
@@ -236,13 +237,13 @@ fn slabs(figures: &Stats, lines: &mut StatLines<'_>) {
 }
 
 fn conns(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
-    for (at, endpoint) in shared.endpoints.iter().enumerate() {
+    for (at, endpoint) in shared.identity.endpoints.iter().enumerate() {
         lines.stat(&format!("{at}:addr"), format_args!("tcp:{}", endpoint.addr));
         lines.stat(&format!("{at}:state"), "conn_listening");
     }
     let now_ms = shared.clock_ms();
     for (at, client_info) in shared.clients.all().iter().enumerate() {
-        let at = shared.endpoints.len() + at;
+        let at = shared.identity.endpoints.len() + at;
         let idle_ms = now_ms.saturating_sub(client_info.active_ms.load(Ordering::Relaxed));
         let state = match client_info.reads_value.load(Ordering::Relaxed) {
             true => "conn_nread",
@@ -262,7 +263,7 @@ fn conns(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
 }
 
 fn hot_keys(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
-    for (at, hot) in shared.counters.hot_keys().iter().enumerate() {
+    for (at, hot) in shared.stats.counters.hot_keys().iter().enumerate() {
         lines.stat(&format!("hotkeys:{at}:key"), &hot.key);
         lines.stat(&format!("hotkeys:{at}:db"), hot.db);
         lines.stat(

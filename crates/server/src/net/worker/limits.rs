@@ -66,12 +66,12 @@ impl Worker<'_> {
             return;
         }
         if self.number == 0 {
-            self.shared.counters.sample_rate(now - self.ticked_ms);
-            self.shared.memory.measure();
+            self.shared.stats.counters.sample_rate(now - self.ticked_ms);
+            self.shared.stats.memory.measure();
         }
         self.ticked_ms = now;
         self.limit_tracked_keys(Instant::now() + self.shared.options.time_slice);
-        self.inputs.tick(buffer_pool_bytes_max(self.shared));
+        self.inputs.pool.tick(buffer_pool_bytes_max(self.shared));
         self.executor
             .thread
             .buffer_pool

@@ -30,7 +30,7 @@ impl Worker<'_> {
     pub(super) fn publish(&mut self, messages: Vec<Publication>) {
         if !messages.is_empty() {
             for delivery in self.pool.publish(messages, Some(self.number)) {
-                self.deliveries.push(delivery);
+                self.messages.deliveries.push(delivery);
             }
         }
     }
@@ -44,18 +44,19 @@ impl Worker<'_> {
     /// Reports when no write of this worker is missing in its change log any more (SRV-TRACK-4). Called between two
     /// batches: from here on, turns see that clients track keys.
     pub(super) fn follow_tracking(&mut self) {
-        if self.recording == Recording::Complete || !self.shared.tracking.is_on() {
+        if self.commits.recording == Recording::Complete || !self.shared.interests.tracking.is_on()
+        {
             return;
         }
-        let ticket = match self.recording {
+        let ticket = match self.commits.recording {
             Recording::From(ticket) => ticket,
-            _ => self.last_ticket,
+            _ => self.commits.last_ticket,
         };
-        self.recording = Recording::From(ticket);
+        self.commits.recording = Recording::From(ticket);
         // After a failure, no write becomes visible any more.
         if self.executor.session.durable(ticket).unwrap_or(true) {
-            self.recording = Recording::Complete;
-            self.shared.tracking.note_ready_worker();
+            self.commits.recording = Recording::Complete;
+            self.shared.interests.tracking.note_ready_worker();
         }
     }
 
@@ -63,11 +64,11 @@ impl Worker<'_> {
     pub(super) fn limit_tracked_keys(&mut self, deadline: Instant) {
         let keys_max = size(&self.shared.settings.tracked_keys);
         let shared = self.shared;
-        while shared.tracking.is_over(keys_max) && Instant::now() < deadline {
+        while shared.interests.tracking.is_over(keys_max) && Instant::now() < deadline {
             let mut invalidations = Vec::new();
-            for key in shared.tracking.evict(keys_max) {
+            for key in shared.interests.tracking.evict(keys_max) {
                 let clients = &shared.clients;
-                invalidations.extend(shared.tracking.invalidation(
+                invalidations.extend(shared.interests.tracking.invalidation(
                     clients,
                     &key.name,
                     &key.clients,
@@ -79,16 +80,17 @@ impl Worker<'_> {
 
     /// Delivers queued messages for one time slice (SRV-DELIVER-1).
     pub(super) fn deliver(&mut self) {
-        if !self.deliveries.has_work() {
+        if !self.messages.deliveries.has_work() {
             return;
         }
         let deadline = Instant::now() + self.shared.options.time_slice;
         let buffer_pool = &mut self.executor.thread.buffer_pool;
-        self.deliveries
+        self.messages
+            .deliveries
             .append(&mut self.table, buffer_pool, self.shared, deadline);
-        while let Some(slot) = self.deliveries.next_unsent() {
+        while let Some(slot) = self.messages.deliveries.next_unsent() {
             if let Some(conn) = self.table.get_mut(slot)
-                && std::mem::take(&mut conn.has_unsent)
+                && std::mem::take(&mut conn.marks.has_unsent)
             {
                 self.send_messages(slot);
             }
@@ -114,9 +116,9 @@ impl Worker<'_> {
 
     /// Whether a connection must receive queued messages before it executes requests (SRV-DELIVER-2).
     pub(super) fn awaits_messages(&self, conn: &mut Connection) -> bool {
-        if self.deliveries.has_work() && conn.receives_messages() {
-            let arrived = self.deliveries.arrived();
-            if *conn.waits_for.get_or_insert(arrived) > self.deliveries.appended() {
+        if self.messages.deliveries.has_work() && conn.receives_messages() {
+            let arrived = self.messages.deliveries.arrived();
+            if *conn.waits_for.get_or_insert(arrived) > self.messages.deliveries.appended() {
                 return true;
             }
         }
@@ -129,7 +131,9 @@ impl Worker<'_> {
         if let ProtocolState::Resp { client, .. } = &mut conn.protocol
             && let Some(own) = client.take_subscriptions()
         {
-            self.ended.push((Arc::clone(&conn.client_info), own));
+            self.messages
+                .ended
+                .push((Arc::clone(&conn.client_info), own));
             self.remove_ended();
         }
     }
@@ -137,12 +141,15 @@ impl Worker<'_> {
     /// Removes subscriptions of closed connections from the registry, a few at a time.
     pub(super) fn remove_ended(&mut self) {
         const REMOVED: usize = 512;
-        if let Some((client_info, own)) = self.ended.last_mut() {
+        if let Some((client_info, own)) = self.messages.ended.last_mut() {
             for (kind, name) in own.drain(REMOVED) {
-                self.shared.subscriptions.remove(client_info, kind, &name);
+                self.shared
+                    .interests
+                    .subscriptions
+                    .remove(client_info, kind, &name);
             }
             if own.total() == 0 {
-                self.ended.pop();
+                self.messages.ended.pop();
             }
         }
     }

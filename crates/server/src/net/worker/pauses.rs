@@ -12,14 +12,14 @@ impl Worker<'_> {
             return Duration::MAX;
         }
         let now_ms = self.shared.clock_ms();
-        if let Some((_, left_ms)) = self.shared.pause.current(now_ms) {
+        if let Some((_, left_ms)) = self.shared.clients.pause.current(now_ms) {
             return Duration::from_millis(left_ms);
         }
         for slot in std::mem::take(&mut self.visits.paused) {
             if let Some(conn) = self.table.get_mut(slot)
                 && conn.status.paused
             {
-                (conn.status.paused, conn.listed) = (false, false);
+                (conn.status.paused, conn.marks.listed) = (false, false);
                 self.visits.add(slot, conn);
             }
         }
