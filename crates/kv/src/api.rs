@@ -155,7 +155,7 @@ impl<M: Medium> Kv<M> {
     /// Returns the report of the open.
     #[must_use]
     pub fn opened(&self) -> &OpenReport {
-        &self.engine.opened
+        &self.engine.counters.opened
     }
 
     /// Returns whether this is a copy of a pool in use, opened for inspection only: see

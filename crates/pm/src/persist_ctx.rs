@@ -52,6 +52,7 @@ impl PersistCtx {
     }
 
     /// Returns the context's identity.
+    #[inline]
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id

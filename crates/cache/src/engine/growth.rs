@@ -8,6 +8,7 @@ use farbank_pm::sync::{Mutex, MutexGuard, lock};
 use farbank_pm::{Medium, PersistCtx, situation};
 
 use super::Engine;
+use crate::config::PageFormatting;
 
 /// Number of free pages below which the background thread grows the pool, before a session needs a page.
 const PAGES_AHEAD: usize = 8;
@@ -18,6 +19,7 @@ const GROWTH_PAUSE_MS: u64 = 10_000;
 pub(super) struct PoolGrowth {
     /// Maximum number of segments of the pool.
     segments_max: u32,
+    formatting: PageFormatting,
     one_at_a_time: Mutex<()>,
     /// Uptime in milliseconds before which growth is not tried again after a failure.
     resumes_ms: AtomicU64,
@@ -28,9 +30,10 @@ pub(super) struct PoolGrowth {
 }
 
 impl PoolGrowth {
-    pub(super) fn new(segments_max: u32) -> PoolGrowth {
+    pub(super) fn new(segments_max: u32, formatting: PageFormatting) -> PoolGrowth {
         PoolGrowth {
             segments_max,
+            formatting,
             one_at_a_time: Mutex::default(),
             resumes_ms: AtomicU64::new(0),
             error: Mutex::default(),
@@ -44,6 +47,11 @@ impl PoolGrowth {
 }
 
 impl<N: Medium, F: Medium> Engine<N, F> {
+    /// Returns when new pages are formatted.
+    pub(crate) fn formatting(&self) -> PageFormatting {
+        self.growth.formatting
+    }
+
     /// Sets the background thread, which grows the pool before its pages are used up.
     pub(crate) fn set_grower(&self, thread: Thread) {
         let _first = self.growth.grower.set(thread);

@@ -29,7 +29,7 @@ use self::session_table::SessionTable;
 use self::time::CacheTime;
 use crate::areas::AreaTable;
 use crate::balance::EvictionBalance;
-use crate::config::{Config, PageFormatting};
+use crate::config::Config;
 use crate::counters::CacheCounters;
 use crate::data::DataMedium;
 use crate::key_locks::KeyLocks;
@@ -49,7 +49,6 @@ pub(crate) struct Engine<N, F> {
     growth: PoolGrowth,
     maintenance: MaintenanceState,
     counters: CacheCounters,
-    formatting: PageFormatting,
     evictions: OnceLock<Arc<dyn EvictionListener>>,
     /// Process that opened the pool. A forked child must not use this state.
     process: ProcessStamp,
@@ -95,10 +94,9 @@ impl<N: Medium, F: Medium> Engine<N, F> {
             key_locks: KeyLocks::new(),
             time: CacheTime::new(clock, version),
             sessions: SessionTable::new(classes, config.slots_per_refill),
-            growth: PoolGrowth::new(segments_max),
+            growth: PoolGrowth::new(segments_max, config.formatting),
             maintenance: MaintenanceState::default(),
             counters: CacheCounters::default(),
-            formatting: config.formatting,
             evictions: OnceLock::new(),
             process: ProcessStamp::current(),
             data,
@@ -137,10 +135,6 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     /// Returns the number of slab classes.
     pub(crate) fn class_count(&self) -> u8 {
         self.data.classes().len() as u8
-    }
-
-    pub(crate) fn formatting(&self) -> PageFormatting {
-        self.formatting
     }
 
     /// Acquires the lock.

@@ -100,6 +100,8 @@ pub(crate) struct Checkpointer {
     work: Mutex<CheckpointWork>,
     /// Whether the index must keep its groups (KV-CKPT-2).
     pauses_splits: AtomicBool,
+    /// Held by the thread that splits index groups.
+    split_lock: Mutex<()>,
     /// Segments that the chains occupy.
     segments: AtomicU32,
     /// Checkpoints written since the open.
@@ -182,6 +184,7 @@ impl Checkpointer {
                 since: 0,
             }),
             pauses_splits: AtomicBool::new(false),
+            split_lock: Mutex::default(),
             segments: AtomicU32::new(0),
             written: AtomicU64::new(0),
         }
@@ -195,10 +198,17 @@ impl Checkpointer {
         self.count_segments(&work);
     }
 
-    /// Returns whether the index must not split groups now.
-    #[inline]
-    pub(crate) fn pauses_splits(&self) -> bool {
-        self.pauses_splits.load(Acquire)
+    /// Begins to split an index group; the split ends with the result. `None`: another thread splits one, or the index must
+    /// keep its groups (KV-CKPT-2).
+    pub(crate) fn begin_split(&self) -> Option<MutexGuard<'_, ()>> {
+        let split = self.split_lock.try_lock().ok()?;
+        (!self.pauses_splits.load(Acquire)).then_some(split)
+    }
+
+    /// Lets no split begin, and waits for one that has begun.
+    fn pause_splits(&self) {
+        self.pauses_splits.store(true, Release);
+        drop(unpoisoned(self.split_lock.lock()));
     }
 
     /// Returns the number of segments that checkpoints occupy.
@@ -440,8 +450,7 @@ impl<M: Medium> Engine<M> {
 
     /// Begins the copy of a checkpoint of `size` segments.
     fn begin_copy(&self, work: &mut CheckpointWork, size: u32, is_in_place: bool) {
-        self.cleaning.checkpoints.pauses_splits.store(true, Release);
-        drop(unpoisoned(self.split_lock.lock())); // Waits for a split that has begun.
+        self.cleaning.checkpoints.pause_splits();
         // Under this lock no segment is recycled.
         let _cleaner = self.cleaning.lock();
         let (floor, stamp) = (self.superblock.flushed_seq(), self.segments.stamp());

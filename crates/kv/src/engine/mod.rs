@@ -55,9 +55,10 @@ use crate::sessions::{SessionRegistry, SessionShared};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
-/// Counters that only grow.
+/// What the open has found, and counters that only grow.
 #[derive(Debug, Default)]
 pub(crate) struct EngineCounters {
+    pub opened: OpenReport,
     pub user_bytes: AtomicU64,
     pub moved_bytes: AtomicU64,
     pub cleaned: AtomicU64,
@@ -135,11 +136,8 @@ pub(crate) struct Engine<M: Medium> {
     /// In lines of its own: every operation reads it, and other fields change often.
     pub databases: CachePadded<Databases>,
     pub epochs: EpochTable,
-    /// Held by the thread that splits index groups.
-    split_lock: Mutex<()>,
     pub counters: EngineCounters,
     pub config: Config,
-    pub opened: OpenReport,
 }
 
 impl<M: Medium> Engine<M> {
@@ -159,10 +157,8 @@ impl<M: Medium> Engine<M> {
             backup: BackupState::default(),
             databases: CachePadded::new(Databases::new(words.databases)),
             epochs,
-            split_lock: Mutex::default(),
             counters: EngineCounters::default(),
             config,
-            opened: OpenReport::default(),
         }
     }
 
@@ -459,13 +455,9 @@ impl<M: Medium> Engine<M> {
             self.cleaning.requests.wake_cleaner();
         }
         while self.index.wants_split() {
-            let Ok(_one) = self.split_lock.try_lock() else {
+            let Some(_split) = self.cleaning.checkpoints.begin_split() else {
                 return;
             };
-            // A checkpoint sets the flag, and then locks once to wait for a split that has begun.
-            if self.cleaning.checkpoints.pauses_splits() {
-                return;
-            }
             let stripe = self.stripe(self.index.next_split());
             let _locked = stripe.lock();
             self.index.split(&self.epochs, &|at| self.rehash(at));

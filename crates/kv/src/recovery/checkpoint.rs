@@ -370,7 +370,7 @@ impl LoadedCheckpoint {
         seq_max: u64,
     ) -> NamedCheckpoint {
         engine.add(&self.counts);
-        engine.opened.keys = self.counts.key_count();
+        engine.counters.opened.keys = self.counts.key_count();
         engine.install(self.index, seq_max);
         for &at in &self.large {
             if engine.segments.live_map().has(at)

@@ -131,12 +131,12 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     match restored {
         Some(keys) => {
             situation!("kv.snapshot_read");
-            (engine.opened.clean, engine.opened.keys) = (true, keys);
+            (engine.counters.opened.clean, engine.counters.opened.keys) = (true, keys);
         }
         None => {
             if words.snapshot != 0 {
                 let lost = "the index snapshot is damaged; the log was scanned instead";
-                engine.opened.damage.push(lost.to_owned());
+                engine.counters.opened.damage.push(lost.to_owned());
                 clear_live_map(&engine); // Bits that the damaged snapshot has set.
             }
             let loaded = load_checkpoint(&mut engine, words, &metas);
@@ -167,7 +167,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     }
     engine.set_clock_back()?;
     engine.segments.count_waste();
-    engine.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
+    engine.counters.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(Arc::new(engine))
 }
 
@@ -186,7 +186,7 @@ fn load_checkpoint<M: Medium>(
     let loaded = checkpoint::load(engine, words, metas);
     if loaded.is_err() {
         let lost = "the checkpoint of the index is damaged; the whole log was scanned instead";
-        engine.opened.damage.push(lost.to_owned());
+        engine.counters.opened.damage.push(lost.to_owned());
     }
     let loaded = loaded.ok().flatten();
     if loaded.is_none() && words.checkpoint != 0 {
@@ -224,8 +224,12 @@ fn scan_and_build<M: Medium>(
     let mut seq_max = floor.max(set_back);
     for (segment, found) in &scanned {
         seq_max = seq_max.max(found.seq_max);
-        engine.opened.records_scanned += found.records;
-        engine.opened.damage.extend(found.damage.iter().cloned());
+        engine.counters.opened.records_scanned += found.records;
+        engine
+            .counters
+            .opened
+            .damage
+            .extend(found.damage.iter().cloned());
         engine.info(*segment).used.store(found.end as u32, Relaxed);
     }
     if let Some(loaded) = &loaded {
@@ -235,7 +239,7 @@ fn scan_and_build<M: Medium>(
     let named = match loaded {
         Some(mut loaded) => {
             situation!("kv.checkpoint_read");
-            engine.opened.keys_checkpointed = loaded.keys();
+            engine.counters.opened.keys_checkpointed = loaded.keys();
             loaded.merge(engine, &newest);
             if !fault!("kv.checkpoint_sequence_ignored") {
                 seq_max = seq_max.max(loaded.seq_max);
@@ -333,7 +337,7 @@ fn note_segment_maps<M: Medium>(
     let mut maps = engine.cleaning.maps();
     for (segment, found) in scanned {
         let meta = metas[*segment as usize].expect("a scanned segment has a valid head or tail");
-        engine.opened.segments_mapped += u64::from(found.marked_bytes.is_some());
+        engine.counters.opened.segments_mapped += u64::from(found.marked_bytes.is_some());
         if !found.damage.is_empty() {
             maps.note(*segment, meta.generation, None); // KV-MAP-4
         } else if let Some(bytes) = found.marked_bytes {
@@ -486,7 +490,7 @@ fn build<M: Medium>(
     for counts in all_counts {
         shared.add(&counts);
     }
-    engine.opened.keys = puts;
+    engine.counters.opened.keys = puts;
     bulk.finish()
 }
 
@@ -642,7 +646,7 @@ fn recycle_unused<M: Medium>(
         free.push(segment);
     }
     let kept_out = unreadable::quarantine_unreadable(engine, &mut free);
-    engine.opened.damage.extend(kept_out);
+    engine.counters.opened.damage.extend(kept_out);
     again.retain(|segment| engine.info(*segment).state() == SegmentState::Free);
     situation!("kv.reborn_by_recovery", !again.is_empty());
     engine.segments.initialise(ctx, &again)?;

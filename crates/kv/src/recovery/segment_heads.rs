@@ -94,7 +94,7 @@ pub(crate) fn read<M: Medium>(
         }
         metas.push(meta);
     }
-    engine.opened.damage.extend(damage);
+    engine.counters.opened.damage.extend(damage);
     metas
 }
 

@@ -158,7 +158,6 @@ struct ReadBuffers {
 pub(crate) struct KvSession<M: Medium> {
     engine: Arc<Engine<M>>,
     ctx: PersistCtx,
-    id: u32,
     shared: Arc<SessionShared>,
     conflicts: ConflictPolicy,
     log: SessionLog,
@@ -200,7 +199,6 @@ impl<M: Medium> KvSession<M> {
             },
             engine,
             ctx: PersistCtx::new(id),
-            id,
             shared,
             conflicts: ConflictPolicy::default(),
             log: SessionLog::default(),
@@ -220,6 +218,12 @@ impl<M: Medium> KvSession<M> {
             buffers: ReadBuffers::default(),
             view: DatabaseView::default(),
         }
+    }
+
+    /// Returns the session's number, which no other session of the store has.
+    #[inline]
+    pub(crate) fn id(&self) -> u32 {
+        self.ctx.id()
     }
 
     #[inline]
@@ -310,7 +314,7 @@ impl<M: Medium> KvSession<M> {
                 self.free_unwritten_extents(&large);
                 return Ok(None);
             }
-            let newest = match locked.is_guarded(hash, self.id) {
+            let newest = match locked.is_guarded(hash, self.id()) {
                 true => NewestValue::OtherSession,
                 false => self.newest(&locked, hash, draft.key),
             };
@@ -359,7 +363,7 @@ impl<M: Medium> KvSession<M> {
             hash,
             seq,
             at,
-            session: self.id,
+            session: self.id(),
             thread: this_thread(),
             drained: None,
             reclaim_stamp,
@@ -473,8 +477,9 @@ impl<M: Medium> KvSession<M> {
 
     /// Removes this session's guards: its groups are drained, or abandoned.
     fn remove_guards(&mut self) {
+        let id = self.id();
         for hash in self.batch.guarded.drain(..) {
-            self.engine.stripe(hash).lock().remove_guard(hash, self.id);
+            self.engine.stripe(hash).lock().remove_guard(hash, id);
         }
     }
 

@@ -99,7 +99,7 @@ impl<M: Medium> KvSession<M> {
         for write in writes.into_iter().filter(|write| !write.superseded) {
             let record = &write.record;
             let is_overtaken =
-                |p: &&PendingWrite| p.seq < record.seq && p.session != self.id && !p.is_published;
+                |p: &&PendingWrite| p.seq < record.seq && p.session != self.id() && !p.is_published;
             let overtaken: Vec<DrainedWrite> = {
                 let locked = self.engine.stripe(record.hash).lock();
                 let overtaken = locked.of(record.hash).filter(is_overtaken);
@@ -178,7 +178,7 @@ impl<M: Medium> KvSession<M> {
                     listed.is_some(),
                     listed.as_ref().is_some_and(|p| p.is_published),
                 );
-                let own = listed.is_none_or(|p| p.session == self.id);
+                let own = listed.is_none_or(|p| p.session == self.id());
                 let is_due = is_listed || fault!("kv.older_published_later");
                 let is_dead = record.seq <= engine.superblock.flushed_seq();
                 situation!("kv.overtaken", !seen && !is_dead && !is_due);

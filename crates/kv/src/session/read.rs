@@ -80,7 +80,7 @@ impl<M: Medium> KvSession<M> {
     pub(crate) fn newest(&self, locked: &LockedStripe<'_>, hash: u64, key: Key<'_>) -> NewestValue {
         let mut newest: Option<PendingWrite> = None;
         for pending in locked.of(hash) {
-            if pending.drained.is_none() && pending.session != self.id {
+            if pending.drained.is_none() && pending.session != self.id() {
                 return NewestValue::OtherSession;
             }
             let newer = newest.as_ref().is_none_or(|n| n.seq < pending.seq);
@@ -316,11 +316,11 @@ impl<M: Medium> KvSession<M> {
         let mut newest: Option<PendingWrite> = None;
         for pending in locked.of(hash) {
             let readable = match pending.ticket() {
-                None => own && pending.session == self.id,
+                None => own && pending.session == self.id(),
                 // A write lost to an I/O error is not readable; the value before it is.
                 Some(ticket) => {
                     // A write on which an earlier reply of this session depended is visible to later reads.
-                    (own && (pending.session == self.id || ticket <= self.tickets.relied_on))
+                    (own && (pending.session == self.id() || ticket <= self.tickets.relied_on))
                         || self.engine.poll(ticket).unwrap_or(false)
                 }
             };

@@ -62,7 +62,7 @@ impl<M: Medium> KvSession<M> {
         let stripe = engine.stripe(hash);
         if !stripe.is_quiet() {
             let locked = stripe.lock();
-            if locked.of(hash).next().is_some() || locked.is_guarded(hash, self.id) {
+            if locked.of(hash).next().is_some() || locked.is_guarded(hash, self.id()) {
                 return None;
             }
         }

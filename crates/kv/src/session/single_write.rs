@@ -108,7 +108,7 @@ impl<M: Medium> KvSession<M> {
         header.body_crc = body_crc(body[0], body[1]);
         let mut locked = engine.stripe(hash).lock();
         if locked.of(hash).next().is_some()
-            || locked.is_guarded(hash, self.id)
+            || locked.is_guarded(hash, self.id())
             || self.is_held_back()
         {
             return Ok(None);

@@ -39,14 +39,14 @@ impl<M: Medium> KvSession<M> {
         self.unpin();
         let engine = Arc::clone(&self.engine);
         let stripe = engine.stripe(hash);
-        if let Some(theirs) = stripe.lock().foreign(hash, self.id)
+        if let Some(theirs) = stripe.lock().foreign(hash, self.id())
             && theirs != 0
             && theirs == this_thread()
         {
             return Err(Error::Conflict);
         }
         let begun = Instant::now();
-        while !stripe.wait_for_others(hash, self.id, NAP) {
+        while !stripe.wait_for_others(hash, self.id(), NAP) {
             engine.check_poison()?;
             if self.conflicts == ConflictPolicy::Refuse && begun.elapsed() >= CONFLICT_WAIT {
                 return Err(Error::Conflict);

@@ -219,7 +219,7 @@ impl<M: Medium> KvSession<M> {
         }
         let is_guarded = |slot: &GroupKey| {
             let locked = &locks[lock_of(engine, &locks, slot.hash)].1;
-            slot.change != UpdateDecision::Keep && locked.is_guarded(slot.hash, self.id)
+            slot.change != UpdateDecision::Keep && locked.is_guarded(slot.hash, self.id())
         };
         if let Some(number) = slots.iter().position(is_guarded) {
             return Ok(Err(GroupRetry::Foreign(slots[number].hash)));
@@ -263,7 +263,7 @@ impl<M: Medium> KvSession<M> {
         situation!("kv.group_guards", !hashes.is_empty());
         for &hash in hashes {
             let locked = &mut locks[lock_of(engine, locks, hash)].1;
-            if locked.add_guard(hash, self.id, this_thread()) {
+            if locked.add_guard(hash, self.id(), this_thread()) {
                 self.batch.guarded.push(hash);
             }
         }
