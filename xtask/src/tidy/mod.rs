@@ -4,6 +4,7 @@
 //!   text      splits a source file into code, comments and string literals
 //!   words     words and phrases that comments and messages must not contain; the width of a line
 //!   errors    functions of libraries whose error is a text
+//!   fields    structs with many fields that are no plain data
 //!   names     type names and invariant numbers that occur twice in a crate
 //!   imports   imports inside a crate that form a circle
 //! ```
@@ -12,6 +13,7 @@
 //! not resolved yet. An entry that no longer applies is also a finding, so the list can only get shorter.
 
 mod errors;
+mod fields;
 mod imports;
 mod names;
 mod text;
@@ -86,6 +88,7 @@ pub(crate) fn run() -> Result<(), String> {
     }
     let mut findings = words::check(&sources);
     findings.extend(errors::check(&sources)?);
+    findings.extend(fields::check(&sources)?);
     findings.extend(names::check(&sources)?);
     findings.extend(imports::check(&sources)?);
     findings.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
