@@ -21,7 +21,7 @@ pub(crate) struct LockedNode {
     /// Whether it was reached by a sibling pointer and may have no separator.
     pub(crate) unknown_above: bool,
     /// Whether the copy has only the neighbourhood of the key.
-    pub(crate) is_part: bool,
+    is_part: bool,
 }
 
 impl<F: Fabric> Client<F> {

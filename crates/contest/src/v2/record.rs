@@ -51,7 +51,7 @@ impl V2Checksum {
 /// Header of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct V2Header {
-    pub crc: u16,
+    crc: u16,
     pub version: i8,
     /// Bytes of the block, in units of 16; positive in every record.
     pub size: i8,

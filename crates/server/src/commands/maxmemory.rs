@@ -126,7 +126,7 @@ pub(crate) struct Evictions {
     pub(crate) keys: usize,
     /// Whether a request that adds bytes may execute: the store is within the limit, or there are keys that can be
     /// evicted and the time is over.
-    pub(crate) may_grow: bool,
+    may_grow: bool,
 }
 
 /// Evicts keys until the store is within the limit, for one [`eviction_slice`](crate::ServerOptions::eviction_slice) at

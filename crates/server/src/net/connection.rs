@@ -36,9 +36,9 @@ pub(super) struct Readiness {
     /// The socket may have more to read.
     pub(super) readable: bool,
     /// The socket may accept more bytes.
-    pub(super) writable: bool,
+    writable: bool,
     /// The peer has closed its side: read until the end of the stream.
-    pub(super) ending: bool,
+    ending: bool,
 }
 
 impl Readiness {
