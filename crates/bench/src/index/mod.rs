@@ -361,6 +361,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "the suite `long-tests` runs it"]
     fn modelled_figures_are_a_function_of_the_options() {
         for experiment in [
             IndexExperiment::Bytes,

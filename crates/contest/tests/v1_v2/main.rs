@@ -223,6 +223,7 @@ fn into_64_gib_the_mix_fits_only_if_blocks_are_used_again_from_the_start() {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn chains_are_as_deep_as_published() {
     let terms = with_74_gib(ContestLimits::finals(1024).with_threads(2));
     let v1 = new_v1(
@@ -258,6 +259,7 @@ fn chains_are_as_deep_as_published() {
 }
 
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn at_full_size_the_tables_are_as_large_as_published() {
     // 1/64 of everything; the tables are a power of two of it.
     let terms = ContestLimits::finals(64);

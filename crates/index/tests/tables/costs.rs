@@ -150,6 +150,7 @@ fn level_flushes_a_line_and_drains_once() {
 /// The published code takes 5.5 lines and 6.4 fences per insert (two fences where one would do), with growth and its
 /// allocator. After 2,000,000 keys from 65,536 slots, which become 36,864, its load factor is 42.39 %.
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn level_has_the_published_load_factor_at_lower_cost() {
     const KEYS: u64 = 2_000_000;
     for (preset, some_lines, some_drains) in [

@@ -59,6 +59,7 @@ fn an_insert_costs_at_most_two_lines_and_two_drains_and_a_remove_one_of_each() {
 /// took 3.715 lines and 2.101 fences, the linear one 3.717 and 2.082. Their final load factors were 52.88 and 52.84 %.
 /// The keys here differ.
 #[test]
+#[ignore = "the suite `long-tests` runs it"]
 fn inserts_with_growth_cost_less_than_three_lines_and_two_drains() {
     const KEYS: u64 = 2_000_000;
     for kind in TABLES {
