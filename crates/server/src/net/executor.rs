@@ -3,7 +3,7 @@
 //! Each worker has one executor for all its connections; the thread of long requests (`long_requests`) has its own.
 //! Both use [`Executor::execute`], so one place decides when a reply may be sent.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use farbank_pm::Ticket;
@@ -16,7 +16,7 @@ use crate::commands::memcached::state::MemcachedState;
 use crate::commands::{maxmemory, memcached, pipeline};
 use crate::exec_context::{ThreadState, Turn};
 use crate::lock::lock;
-use crate::state::change_log::{ChangeLog, KeyChange};
+use crate::state::change_log::KeyChange;
 use crate::state::messages::Publication;
 use crate::state::recording_session::RecordingSession;
 use crate::state::shared::ServerShared;
@@ -102,7 +102,9 @@ impl<'a> Executor<'a> {
                 memcached::pipeline::execute(turn, self.memcached, conn);
                 self.thread.timer.clear(); // Its requests are not counted by command.
                 if let Some(log) = &log {
-                    settle_of_none(log); // Its client tracks no keys.
+                    let mut log = lock(log);
+                    let events = log.take_events();
+                    log.settle(events, 0); // Its client tracks no keys.
                 }
             }
         }
@@ -126,7 +128,7 @@ impl<'a> Executor<'a> {
         self.announce(&[KeyChange::All { origin: 0 }])
     }
 
-    /// Evicts keys for one slice. Returns whether keys were evicted; the caller commits.
+    /// Evicts keys for one slice. Returns whether keys were evicted; the caller commits, which announces them.
     pub(super) fn evict(&mut self) -> bool {
         self.thread.records = self.shared.interests.tracking.is_on(); // SRV-TRACK-2
         let log = self.thread.records.then(|| Arc::clone(&self.thread.log));
@@ -137,9 +139,6 @@ impl<'a> Executor<'a> {
             session = &mut recording;
         }
         let evictions = maxmemory::evict(session, self.shared, &mut self.thread);
-        if let Some(log) = &log {
-            settle_of_none(log);
-        }
         evictions.keys > 0
     }
 
@@ -184,11 +183,4 @@ impl<'a> Executor<'a> {
     pub(super) fn publish(&self) {
         self.published.publish(&self.thread.counters);
     }
-}
-
-/// Lists the changes recorded in `log` as those of no client.
-fn settle_of_none(log: &Mutex<ChangeLog>) {
-    let mut log = lock(log);
-    let events = log.take_events();
-    log.settle(events, 0);
 }
