@@ -87,23 +87,14 @@ fn change<R>(
     if !ctx.executes_long {
         return Err(CommandError::Long);
     }
-    let mut libraries = Libraries::clone(&ctx.shared.programs.functions.current());
+    let functions = &ctx.shared.programs.functions;
+    let mut libraries = Libraries::clone(&functions.current());
     let outcome = change(ctx, &mut libraries)?;
-    ctx.shared
-        .programs
-        .functions
-        .replace(libraries)
-        .map_err(|error| {
-            let file = ctx
-                .shared
-                .programs
-                .functions
-                .file()
-                .unwrap_or("".as_ref())
-                .display();
-            let text = format!("ERR cannot write the libraries to {file}: {error}");
-            CommandError::Detailed(text.into_bytes())
-        })?;
+    functions.replace(libraries).map_err(|error| {
+        let file = functions.file().unwrap_or("".as_ref()).display();
+        let text = format!("ERR cannot write the libraries to {file}: {error}");
+        CommandError::Detailed(text.into_bytes())
+    })?;
     Ok(outcome)
 }
 
@@ -346,12 +337,7 @@ pub(super) fn dump(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), Comm
 
 /// `FUNCTION STATS`
 pub(super) fn stats(ctx: &mut CommandContext<'_>, _: Args<'_>) -> Result<(), CommandError> {
-    let run_ms = ctx
-        .shared
-        .programs
-        .scripts
-        .running
-        .run_ms(ctx.shared.clock_ms());
+    let run_ms = ctx.shared.script_run_ms();
     if run_ms.is_some() && !ctx.shared.programs.scripts.running.is_function() {
         return Err(busy(false));
     }

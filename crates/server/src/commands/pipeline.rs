@@ -244,12 +244,7 @@ fn may_write(shared: &ServerShared<'_>, command: &Command, args: Args<'_>) -> bo
 /// Whether the thread of long requests has run a script for longer than `busy-reply-threshold`.
 #[cold]
 fn is_script_slow(ctx: &CommandContext<'_>) -> bool {
-    let run_ms = ctx
-        .shared
-        .programs
-        .scripts
-        .running
-        .run_ms(ctx.shared.clock_ms());
+    let run_ms = ctx.shared.script_run_ms();
     let busy_ms = ctx.shared.settings.busy_ms.load(Ordering::Relaxed);
     busy_ms > 0 && run_ms.is_some_and(|run_ms| run_ms > busy_ms)
 }

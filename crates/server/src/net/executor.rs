@@ -3,7 +3,7 @@
 //! Each worker has one executor for all its connections; the thread of long requests (`long_requests`) has its own.
 //! Both use [`Executor::execute`], so one place decides when a reply may be sent.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use farbank_pm::Ticket;
@@ -16,7 +16,7 @@ use crate::commands::memcached::state::MemcachedState;
 use crate::commands::{maxmemory, memcached, pipeline};
 use crate::exec_context::{ThreadState, Turn};
 use crate::lock::lock;
-use crate::state::change_log::KeyChange;
+use crate::state::change_log::{ChangeLog, KeyChange};
 use crate::state::messages::Publication;
 use crate::state::recording_session::RecordingSession;
 use crate::state::shared::ServerShared;
@@ -67,8 +67,7 @@ impl<'a> Executor<'a> {
     /// Executes the complete requests in a connection's input, from `now` until `deadline`.
     pub(super) fn execute(&mut self, conn: &mut Connection, now: Instant, deadline: Instant) {
         self.thread.timer.start(now);
-        self.thread.records = self.shared.interests.tracking.is_on(); // SRV-TRACK-2
-        let log = self.thread.records.then(|| Arc::clone(&self.thread.log));
+        let log = self.change_log();
         let table = self.shared.access_table();
         let (mut touching, mut recording);
         let mut session: &mut dyn Session = &mut *self.session;
@@ -116,6 +115,12 @@ impl<'a> Executor<'a> {
         }
     }
 
+    /// Decides whether the changes that follow are recorded (SRV-TRACK-2). Returns the log that records them.
+    fn change_log(&mut self) -> Option<Arc<Mutex<ChangeLog>>> {
+        self.thread.records = self.shared.interests.tracking.is_on();
+        self.thread.records.then(|| Arc::clone(&self.thread.log))
+    }
+
     /// Removes every item if the delay of a memcached client's `flush_all` has passed. Returns the invalidations.
     pub(super) fn flush_if_due(&mut self) -> Vec<Publication> {
         if !self.memcached.flush_is_due(self.session.as_ref()) {
@@ -130,8 +135,7 @@ impl<'a> Executor<'a> {
 
     /// Evicts keys for one slice. Returns whether keys were evicted; the caller commits, which announces them.
     pub(super) fn evict(&mut self) -> bool {
-        self.thread.records = self.shared.interests.tracking.is_on(); // SRV-TRACK-2
-        let log = self.thread.records.then(|| Arc::clone(&self.thread.log));
+        let log = self.change_log();
         let mut recording;
         let mut session: &mut dyn Session = &mut *self.session;
         if let Some(log) = &log {
@@ -158,11 +162,7 @@ impl<'a> Executor<'a> {
     pub(super) fn announce(&self, changes: &[KeyChange]) -> Vec<Publication> {
         match changes.is_empty() {
             true => Vec::new(),
-            false => self
-                .shared
-                .interests
-                .tracking
-                .announce(&self.shared.clients, changes),
+            false => self.shared.announce(changes),
         }
     }
 

@@ -102,13 +102,7 @@ pub(super) fn run(parts: &ServerParts<'_>) {
         }
         if has_caches && pool.expiries.take_lost(session.now_ms()) {
             let changes = [KeyChange::All { origin: 0 }];
-            pool.publish(
-                shared
-                    .interests
-                    .tracking
-                    .announce(&shared.clients, &changes),
-                None,
-            );
+            pool.publish(shared.announce(&changes), None);
         }
         // As in Redis, keys do not expire during a pause.
         if pool.expiries.is_active() && shared.clients.pause.current(shared.clock_ms()).is_none() {
@@ -151,12 +145,7 @@ fn messages_of(
     if shared.interests.tracking.clients() > 0 {
         let (key, origin) = (key.bytes.into(), 0);
         let changes = [KeyChange::Key { key, origin }];
-        messages.extend(
-            shared
-                .interests
-                .tracking
-                .announce(&shared.clients, &changes),
-        );
+        messages.extend(shared.announce(&changes));
     }
     messages
 }

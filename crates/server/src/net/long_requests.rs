@@ -130,16 +130,9 @@ fn pass_on(shared: &ServerShared<'_>, conn: &mut Connection, copy: BegunCopy) {
                 preamble,
                 backup,
             };
-            shared
-                .durability
-                .saves
-                .copies
-                .fetch_add(1, Ordering::Relaxed);
-            shared
-                .durability
-                .saves
-                .copies_now
-                .fetch_add(1, Ordering::Relaxed);
+            let saves = &shared.durability.saves;
+            saves.copies.fetch_add(1, Ordering::Relaxed);
+            saves.copies_now.fetch_add(1, Ordering::Relaxed);
             shared.threads.saves().push(SaveJob::Copy(request));
         }
         Err(error) => tracing::error!(%error, "cannot pass a connection on; closing it"),

@@ -62,7 +62,7 @@ fn note_end(
     began: Instant,
     ended: Result<save_file::SavedBackup, SaveError>,
 ) {
-    let file = path.display();
+    let (file, saves) = (path.display(), &shared.durability.saves);
     match ended {
         Ok(saved) => {
             let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -71,17 +71,17 @@ fn note_end(
                 let damaged = saved.damaged;
                 tracing::error!(%file, damaged, "the backup lacks damaged records");
             }
-            shared.durability.saves.end(Some(true));
+            saves.end(Some(true));
         }
         // As in Redis, FLUSHALL ends a backup and is no failure.
         Err(SaveError::Store(Error::Backup(BackupError::Flushed))) => {
             tracing::info!(%file, "FLUSHALL ended the backup");
-            shared.durability.saves.end(None);
+            saves.end(None);
         }
-        Err(SaveError::Stopping) => shared.durability.saves.end(None),
+        Err(SaveError::Stopping) => saves.end(None),
         Err(error) => {
             tracing::error!(%file, %error, "backup failed");
-            shared.durability.saves.end(Some(false));
+            saves.end(Some(false));
         }
     }
 }
@@ -100,11 +100,12 @@ fn send_copy(shared: &ServerShared<'_>, request: CopyRequest, stop: &Arc<AtomicB
             let saved = save_file::write(shared, backup, &file, &folder, true)?;
             Ok((file, saved.bytes))
         });
-    shared.durability.saves.note_progress(0, 0, 0);
+    let saves = &shared.durability.saves;
+    saves.note_progress(0, 0, 0);
     let sent = copied.map(|(file, bytes)| {
         let mut head = preamble;
         head.extend_from_slice(format!("${bytes}\r\n").as_bytes());
-        let (stop, now) = (Arc::clone(stop), shared.durability.saves.copies_now.clone());
+        let (stop, now) = (Arc::clone(stop), saves.copies_now.clone());
         let leaving = LeavingClient(now);
         std::thread::Builder::new()
             .name("copy-sender".into())
@@ -120,11 +121,7 @@ fn send_copy(shared: &ServerShared<'_>, request: CopyRequest, stop: &Arc<AtomicB
         // The connection is closed: the client knows that it has no copy.
         Ok(Err(error)) => tracing::error!(%error, "cannot start a thread that sends a copy"),
         Err(error) => {
-            shared
-                .durability
-                .saves
-                .copies_now
-                .fetch_sub(1, Ordering::Relaxed);
+            saves.copies_now.fetch_sub(1, Ordering::Relaxed);
             tracing::error!(%error, "cannot write a copy of the store");
         }
     }

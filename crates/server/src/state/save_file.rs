@@ -30,7 +30,7 @@ use farbank_pm::media::sync_folder;
 use farbank_store::{Backup, Error};
 use rustix::fs::{FlockOperation, flock};
 
-use super::shared::ServerShared;
+use super::shared::{Durability, ServerShared};
 use crate::rdb::writer::{RdbString, RdbWriter};
 use crate::settings::{REDIS_VERSION, size};
 use crate::stats::process::unix_secs;
@@ -150,31 +150,17 @@ pub(crate) fn save(
     });
     match &saved {
         Ok(saved) => {
-            shared
-                .durability
-                .last_save_secs
-                .fetch_max(unix_secs(), Ordering::Relaxed);
-            shared
-                .durability
-                .saves
-                .saves
-                .fetch_add(1, Ordering::Relaxed);
+            let Durability {
+                saves,
+                last_save_secs,
+                ..
+            } = &shared.durability;
+            last_save_secs.fetch_max(unix_secs(), Ordering::Relaxed);
+            saves.saves.fetch_add(1, Ordering::Relaxed);
             // No other backup begins before this one has ended.
-            let changes = shared
-                .durability
-                .saves
-                .changes_at_begin
-                .load(Ordering::Relaxed);
-            shared
-                .durability
-                .saves
-                .changes_at_save
-                .store(changes, Ordering::Relaxed);
-            shared
-                .durability
-                .saves
-                .damaged
-                .store(saved.damaged, Ordering::Relaxed);
+            let changes = saves.changes_at_begin.load(Ordering::Relaxed);
+            saves.changes_at_save.store(changes, Ordering::Relaxed);
+            saves.damaged.store(saved.damaged, Ordering::Relaxed);
         }
         Err(_) => {
             if let Err(error) = fs::remove_file(&unfinished)

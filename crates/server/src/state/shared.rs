@@ -9,6 +9,7 @@ use farbank_store::{DatabaseMap, Key, Store};
 
 use super::access_table::{AccessClock, AccessTable, SharedAccessTable};
 use super::acl_log::AclLog;
+use super::change_log::KeyChange;
 use super::clients::{ClientInfo, ClientRegistry};
 use super::functions::FunctionRegistry;
 use super::messages::{Publication, SubscriptionKind};
@@ -107,6 +108,11 @@ impl ServerShared<'_> {
         u64::try_from(self.identity.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Milliseconds for which the thread of long requests has run its script or function, if it runs one.
+    pub(crate) fn script_run_ms(&self) -> Option<u64> {
+        self.programs.scripts.running.run_ms(self.clock_ms())
+    }
+
     /// How calls of commands are counted now.
     #[inline]
     pub(crate) fn count_rules(&self) -> CountRules {
@@ -197,6 +203,11 @@ impl ServerShared<'_> {
             self.interests.subscriptions.publish(kind, &channel, text)
         };
         messages.into_iter().filter_map(publish).collect()
+    }
+
+    /// Returns the invalidations of changes that are visible to all sessions (SRV-TRACK-3).
+    pub(crate) fn announce(&self, changes: &[KeyChange]) -> Vec<Publication> {
+        self.interests.tracking.announce(&self.clients, changes)
     }
 
     /// Unregisters a client, and lets its worker close the connection.
