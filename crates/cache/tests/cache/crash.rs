@@ -23,7 +23,7 @@ fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn no_old_item_comes_back_in_mode_adr() {
-    holds(Persistency::Adr, 0..3);
+    holds(Persistency::Adr, 0..2);
 }
 
 #[test]
@@ -33,12 +33,12 @@ fn no_old_item_comes_back_in_mode_eadr() {
 
 #[test]
 fn no_old_item_comes_back_in_mode_word() {
-    holds(Persistency::Word, 0..2);
+    holds(Persistency::Word, 0..1);
 }
 
 #[test]
 fn no_old_item_comes_back_in_mode_page() {
-    holds(Persistency::Page, 0..4);
+    holds(Persistency::Page, 0..3);
 }
 
 #[test]

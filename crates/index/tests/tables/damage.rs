@@ -20,7 +20,7 @@ const HEAD: u64 = 8 << 10;
 /// Bytes of the head before the words of the chunks: the root, the reserved key, four contexts.
 const HEAD_BYTES: u64 = 128 + 64 + 4 * 64;
 const KEYS: u64 = 3_000;
-const TRIALS: u64 = 150;
+const TRIALS: u64 = 100;
 
 fn key(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
