@@ -392,6 +392,11 @@ fn invalid_options_are_refused_and_leave_no_file() {
             2,
             "opening file '/none/users.acl'",
         ),
+        (
+            ["--memcached-auth-file", "/none/auth"],
+            2,
+            "--memcached-auth-file /none/auth: No such file",
+        ),
         (["--tls-port", "0"], 2, "--tls-port needs --tls-cert-file"),
         (
             ["--tls-port=0", "--tls-cert-file=/none"],

@@ -140,10 +140,15 @@ struct Serving {
 
 impl Serving {
     fn start(pool: &str, arrange: impl FnOnce(&mut Command)) -> Serving {
+        Serving::start_with(pool, ["--memcached-port", "off", "--port"], arrange)
+    }
+
+    /// Starts a server with `options`, the last of which takes the port.
+    fn start_with(pool: &str, options: [&str; 3], arrange: impl FnOnce(&mut Command)) -> Serving {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
         let port = port.expect("a free port").port();
-        let mut command = farbank(&["serve", "--memcached-port", "off", "--pool", pool]);
-        command.args(["--log-level", "trace", "--port", &port.to_string()]);
+        let mut command = farbank(&["serve", "--log-level", "trace", "--pool", pool]);
+        command.args(options).arg(port.to_string());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         arrange(&mut command);
         let child = command.spawn().expect("it runs");
@@ -201,6 +206,37 @@ fn stopping_signals_close_the_pool_and_sighup_is_ignored() {
         server.end(signal);
         assert!(is_closed_cleanly(&pool), "{signal:?}");
     }
+}
+
+#[test]
+fn sighup_reads_the_auth_file_of_memcached_clients_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (pool, file) = (made(folder.path()), folder.path().join("auth"));
+    std::fs::write(&file, "anna:secret\n").expect("a file");
+    let mut server = Serving::start_with(&pool, ["--port", "off", "--memcached-port"], |command| {
+        command.arg("--memcached-auth-file").arg(&file);
+    });
+    let login = |name: &str, password: &str| {
+        let value = format!("{name} {password}");
+        format!("set any 0 0 {}\r\n{value}\r\n", value.len())
+    };
+    let (anna, bert) = (login("anna", "secret"), login("bert", "word"));
+    let failure = "CLIENT_ERROR authentication failure\r\n";
+    assert_eq!(server.ask(&anna), "STORED\r\n");
+    assert_eq!(server.ask(&bert), failure);
+    std::fs::write(&file, "bert:word\n").expect("a file");
+    server.signal(Signal::HUP);
+    let since = Instant::now();
+    while server.ask(&bert) == failure {
+        assert!(since.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(server.ask(&anna), failure);
+    // A file that is not valid changes nothing.
+    std::fs::write(&file, "nothing\n").expect("a file");
+    server.signal(Signal::HUP);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(server.ask(&bert), "STORED\r\n");
+    server.end(Signal::TERM);
 }
 
 #[test]

@@ -64,6 +64,7 @@ mod stats;
 
 pub use commands::config::is_settable as is_settable_parameter;
 pub use commands::config_aliases::name_of_alias as parameter_of_alias;
+pub use commands::memcached::credentials::check as check_memcached_auth_file;
 pub use commands::start_users::{DefaultUser, default_user};
 pub use commands::table::has_command;
 pub use config_lines::bind_words;

@@ -403,9 +403,12 @@ pub struct ServerOptions {
     pub tls: TlsSettings,
     /// Refuse clients of other machines while the user `default` needs no password (`protected-mode`).
     pub protected_mode: bool,
-    /// Serve memcached clients, which do not authenticate, whatever the user `default` may do. Otherwise they are served
-    /// while that user needs no password and has no restriction.
+    /// Serve memcached clients without an auth file whatever the user `default` may do. Otherwise they are served while that
+    /// user needs no password and has no restriction.
     pub memcached_unprotected: bool,
+    /// File of lines `name:password`, one of which each memcached client must give. It is read when the server starts, and
+    /// again by [`ServerHandle::reload`](crate::ServerHandle::reload).
+    pub memcached_auth_file: Option<PathBuf>,
     /// A Unix socket to listen on, besides the addresses.
     pub unix_socket: Option<UnixSocket>,
     /// Address of the admin port, which serves figures and a page over HTTP.
@@ -445,6 +448,7 @@ impl Default for ServerOptions {
             tls: TlsSettings::default(),
             protected_mode: true,
             memcached_unprotected: false,
+            memcached_auth_file: None,
             unix_socket: None,
             admin: None,
             clients_memory: ClientsMemory::default(),

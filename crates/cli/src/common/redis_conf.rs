@@ -36,7 +36,7 @@ enum Meaning {
 }
 
 /// Directives that keep their names as options: Redis's, and those of this server's own options that a file may need.
-const SAME: [&str; 25] = [
+const SAME: [&str; 26] = [
     "pool",
     "size",
     "max-size",
@@ -46,6 +46,7 @@ const SAME: [&str; 25] = [
     "checkpoint-bytes",
     "admin",
     "memcached-port",
+    "memcached-auth-file",
     "tls-port",
     "tls-cert-file",
     "tls-key-file",
@@ -65,7 +66,8 @@ const SAME: [&str; 25] = [
 ];
 
 /// Options that are paths of files. As in Redis, relative ones are in the folder `dir`.
-const PATHS: [&str; 5] = [
+const PATHS: [&str; 6] = [
+    "memcached-auth-file",
     "aclfile",
     "unixsocket",
     "tls-cert-file",

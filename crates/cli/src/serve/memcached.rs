@@ -35,6 +35,7 @@ memcached's command line for `farbank serve`: serves memcached clients only, not
 -C, --disable-cas         disable cas: every cas unique is 0
 -M, --disable-evictions   refuse writes when full: use the durable store, not the cache
 -u, --user=<user>         must be the current user: the process cannot change its user
+-Y, --auth-file=<file>    names and passwords of clients, one name:password a line; SIGHUP reads the file again
 -P, --pidfile=<file>      write the process id to this file
 -d, --daemon              run in the background
 -v, --verbose             log more (-vv, -vvv)
@@ -48,7 +49,7 @@ These are accepted and ignored: -U 0, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|as
 struct MemcachedFlag(char, &'static str, bool);
 
 /// Flags that are translated.
-const FLAGS: [MemcachedFlag; 20] = [
+const FLAGS: [MemcachedFlag; 21] = [
     MemcachedFlag('p', "port", true),
     MemcachedFlag('l', "listen", true),
     MemcachedFlag('m', "memory-limit", true),
@@ -69,6 +70,7 @@ const FLAGS: [MemcachedFlag; 20] = [
     MemcachedFlag('U', "udp-port", true),
     MemcachedFlag('B', "protocol", true),
     MemcachedFlag('D', "prefix-delimiter", true),
+    MemcachedFlag('Y', "auth-file", true),
 ];
 
 /// Flags that are accepted and ignored.
@@ -249,6 +251,7 @@ impl MemcachedArgs {
             'C' => self.serve.push("--memcached-no-cas".into()),
             'M' => self.keeps_all = true,
             'u' => runs_as(&text)?,
+            'Y' => self.put("memcached-auth-file", value),
             'P' => self.pidfile = Some(value.into()),
             'd' => self.in_background = true,
             'v' => self.verbose += 1,
@@ -300,8 +303,8 @@ impl MemcachedArgs {
         }
         self.listens = true;
         self.put("bind", addrs);
-        // An explicit address counts as consent to serve without authentication, because memcached has no password
-        // either.
+        // An explicit address counts as consent to serve without authentication, as in memcached. With -Y clients give a
+        // password even so.
         self.serve.push("--unsafe-no-auth".into());
         Ok(())
     }

@@ -26,7 +26,7 @@ use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
     BindError, ClientsMemory, ConfigFile, DefaultUser, Endpoint, KeyspaceEvents, LiveParameter,
     Password, ProtectedActions, Server, ServerHandle, ServerOptions, TlsClients, TlsSettings,
-    UnixSocket, UserRules, WireProtocol, check_tls, default_user,
+    UnixSocket, UserRules, WireProtocol, check_memcached_auth_file, check_tls, default_user,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
@@ -41,7 +41,7 @@ use crate::common::{Failure, absolute, size};
 
 const EXAMPLES: &str = "\
 SIGTERM, SIGINT, SIGQUIT and SIGUSR1 stop the server: it closes the pool and exits with status 0. A second signal ends
-the process at once. SIGHUP is ignored.
+the process at once. At SIGHUP the server reads the file of --memcached-auth-file again.
 
 Examples:
   farbank serve
@@ -217,7 +217,7 @@ pub(crate) struct ServeArgs {
     )]
     tls_protocols: String,
     /// Port for memcached clients; 0 selects a free port, off disables it. Default: 11211, or off if the user
-    /// default has a password or is restricted.
+    /// default has a password or is restricted and there is no --memcached-auth-file.
     #[arg(long, value_name = "N|off")]
     memcached_port: Option<OptionalPort>,
     /// Serve figures over HTTP at this port of 127.0.0.1, or at this address: a live page, /metrics for Prometheus,
@@ -235,6 +235,10 @@ pub(crate) struct ServeArgs {
     /// fits in a page of a small cache.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memcached_item_size: Option<u64>,
+    /// File of lines "name:password", one of which each memcached client must give, as memcached's --auth-file demands it. It
+    /// does not encrypt connections. SIGHUP reads the file again.
+    #[arg(long, value_name = "FILE")]
+    memcached_auth_file: Option<PathBuf>,
     /// Refuse the memcached command flush_all.
     #[arg(long)]
     memcached_no_flush: bool,
@@ -280,7 +284,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     aclfile: Option<PathBuf>,
     /// Listen without authentication on addresses other than loopback, or for memcached clients beside --requirepass:
-    /// every client that can connect can read and change all data.
+    /// every client that can connect can read and change all data. --memcached-auth-file counts even so.
     #[arg(long, overrides_with = "protected_mode")]
     unsafe_no_auth: bool,
     /// Listen on addresses other than loopback without a password too. Clients of other machines are refused until
@@ -339,23 +343,12 @@ impl ServeArgs {
     fn check(&mut self) -> Result<(), Failure> {
         self.default_user =
             default_user(&self.options()).map_err(|e| Failure::Usage(e.to_string()))?;
-        let is_protected = self.default_user == DefaultUser::Closed;
-        if let Some(open) = self.bind.iter().find(|ip| !ip.is_loopback())
-            && !self.unsafe_no_auth
-            && !self.protected_mode
-            && !is_protected
-        {
-            return Err(Failure::Usage(format!(
-                "other machines can reach {open}, and there is no password: every client that connects could \
-                 read and change all data. Set a password with --requirepass, define users with --aclfile, or pass \
-                 --unsafe-no-auth to listen there anyway"
-            )));
+        if !self.unsafe_no_auth {
+            self.check_exposure()?;
         }
-        let is_open = self.default_user == DefaultUser::Open;
-        if !is_open && self.memcached_port().is_some() && !self.unsafe_no_auth {
-            let text = "passwords and users do not protect the memcached port: its clients give no password. Pass \
-                        --memcached-port off, or --unsafe-no-auth to serve them anyway";
-            return Err(Failure::Usage(text.into()));
+        if let Some(file) = &self.memcached_auth_file {
+            check_memcached_auth_file(file)
+                .map_err(|e| Failure::Usage(format!("--memcached-auth-file {e}")))?;
         }
         check_tls(&self.options().tls).map_err(|e| Failure::Usage(e.to_string()))?;
         if self.tls_port != OptionalPort(None) && self.tls_cert_file.is_empty() {
@@ -392,6 +385,43 @@ impl ServeArgs {
         Ok(())
     }
 
+    /// Checks that clients of other machines need a password, and memcached clients too if Redis clients do.
+    fn check_exposure(&self) -> Result<(), Failure> {
+        let is_open = self.default_user == DefaultUser::Open;
+        if !is_open && self.is_memcached_open() {
+            let text = "passwords and users do not protect the memcached port. Pass --memcached-auth-file, \
+                        --memcached-port off, or --unsafe-no-auth to serve memcached clients without a password";
+            return Err(Failure::Usage(text.into()));
+        }
+        match self.bind.iter().find(|ip| !ip.is_loopback()) {
+            Some(open)
+                if !self.protected_mode && (self.is_redis_open() || self.is_memcached_open()) =>
+            {
+                let memcached = match self.is_memcached_open() {
+                    true => " (and --memcached-auth-file, or --memcached-port off)",
+                    false => "",
+                };
+                Err(Failure::Usage(format!(
+                    "other machines can reach {open}, and there is no password: every client that connects could \
+                     read and change all data. Set a password with --requirepass, define users with \
+                     --aclfile{memcached}, or pass --unsafe-no-auth to listen there anyway"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a port is open to Redis clients that do not authenticate.
+    fn is_redis_open(&self) -> bool {
+        let is_served = self.port.0.is_some() || self.tls_port.0.is_some();
+        is_served && self.default_user != DefaultUser::Closed
+    }
+
+    /// Whether a port is open to memcached clients that do not authenticate.
+    fn is_memcached_open(&self) -> bool {
+        self.memcached_port().is_some() && self.memcached_auth_file.is_none()
+    }
+
     /// Returns the largest memcached item that `--memcached-item-size` allows, in bytes. The store may have a lower
     /// limit.
     fn item_bytes_max(&self) -> u64 {
@@ -402,7 +432,10 @@ impl ServeArgs {
     fn memcached_port(&self) -> Option<u16> {
         match self.memcached_port {
             Some(port) => port.0,
-            None => (self.default_user == DefaultUser::Open).then_some(MEMCACHED_PORT),
+            None => {
+                let is_protected = self.memcached_auth_file.is_some();
+                (is_protected || self.default_user == DefaultUser::Open).then_some(MEMCACHED_PORT)
+            }
         }
     }
 
@@ -467,6 +500,7 @@ impl ServeArgs {
             },
             protected_mode: !self.unsafe_no_auth,
             memcached_unprotected: self.unsafe_no_auth,
+            memcached_auth_file: self.memcached_auth_file.clone(),
             unix_socket: self.unixsocket.clone().map(|path| UnixSocket {
                 path,
                 mode: self.unixsocketperm.0,
@@ -643,8 +677,7 @@ impl ServeArgs {
         for line in &opened.damage {
             eprintln!("damage: {line}");
         }
-        let is_closed = self.default_user == DefaultUser::Closed;
-        if self.unsafe_no_auth && (!is_closed || self.memcached_port().is_some()) {
+        if self.unsafe_no_auth && (self.is_redis_open() || self.is_memcached_open()) {
             eprintln!(
                 "warning: --unsafe-no-auth: every client that can connect can read and change all data"
             );
@@ -747,13 +780,19 @@ fn notify_systemd(what: &str) {
 /// Signals that stop the server. memcached handles SIGUSR1 in this way.
 const STOPPING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGUSR1];
 
-/// Stops the server cleanly at the first stopping signal. A second one ends the process by its default action. SIGHUP
-/// does neither, as in Redis: there is no configuration to reload, and a terminal may close.
+/// Stops the server cleanly at the first stopping signal. A second one ends the process by its default action. SIGHUP does
+/// neither, as in Redis, because a terminal may close. It lets the server read the auth file again, as in memcached.
 fn stop_on_signal(signals: &mut Signals, handle: &ServerHandle) {
     let mut is_stopping = false;
     for signal in signals.forever() {
         if signal == SIGHUP {
-            tracing::info!("SIGHUP is ignored");
+            match handle.reload() {
+                Ok(Some(names)) => tracing::info!(names, "the memcached auth file was read again"),
+                Ok(None) => tracing::info!("SIGHUP is ignored: there is no memcached auth file"),
+                Err(error) => tracing::error!(
+                    "the memcached auth file was not read again, the names stay: {error}"
+                ),
+            }
             continue;
         }
         if is_stopping {

@@ -29,6 +29,7 @@ use super::unix_socket::{BoundSocket, as_stream};
 use super::worker::{WAKE, Worker};
 use super::worker_pool::{WorkerHandle, WorkerPool};
 use crate::admin;
+use crate::commands::memcached::credentials::MemcachedCredentials;
 use crate::commands::memcached::state::MemcachedState;
 use crate::commands::{config, function_load, start_users};
 use crate::settings::{Endpoint, LiveSettings, ServerOptions, WireProtocol};
@@ -67,6 +68,7 @@ pub struct Server {
     socket: Option<BoundSocket>,
     admin: Option<StdListener>,
     options: ServerOptions,
+    credentials: Option<Arc<MemcachedCredentials>>,
     pool: Arc<WorkerPool>,
     accept_poll: Poll,
     handshake_poll: Poll,
@@ -120,16 +122,29 @@ impl BindError {
     }
 }
 
-/// Handle that stops a running server from any thread.
+/// Handle with which any thread stops a running server, or lets it read its auth file again.
 #[derive(Clone)]
 pub struct ServerHandle {
     pool: Arc<WorkerPool>,
+    credentials: Option<Arc<MemcachedCredentials>>,
 }
 
 impl ServerHandle {
     /// Signals the server to stop: it stops accepting, finishes its batches and returns from [`Server::run`].
     pub fn stop(&self) {
         self.pool.stop();
+    }
+
+    /// Reads the file of [`ServerOptions::memcached_auth_file`] again. Clients that have authenticated before stay
+    /// authenticated. Returns the number of names in the file; `None` if the server has no such file.
+    ///
+    /// # Errors
+    /// [`SettingsError`] if the file cannot be read or is not valid. The names and passwords stay as they were.
+    pub fn reload(&self) -> Result<Option<usize>, SettingsError> {
+        let credentials = self.credentials.as_ref();
+        credentials
+            .map(|credentials| credentials.load())
+            .transpose()
     }
 }
 
@@ -189,11 +204,13 @@ impl Server {
         let handshake_poll = Poll::new()?;
         let handshakes = HandshakeQueue::new(Waker::new(handshake_poll.registry(), WAKE)?);
         let pool = Arc::new(WorkerPool::new(workers, accept_waker, handshakes));
+        let auth_file = options.memcached_auth_file.clone();
         Ok(Server {
             listeners,
             endpoints,
             socket,
             admin,
+            credentials: auth_file.map(|file| Arc::new(MemcachedCredentials::new(file))),
             options,
             pool,
             accept_poll,
@@ -238,11 +255,12 @@ impl Server {
         self.admin.as_ref()?.local_addr().ok()
     }
 
-    /// Returns a handle that stops this server.
+    /// Returns a handle to this server.
     #[must_use]
     pub fn handle(&self) -> ServerHandle {
         ServerHandle {
             pool: Arc::clone(&self.pool),
+            credentials: self.credentials.clone(),
         }
     }
 
@@ -265,6 +283,7 @@ impl Server {
         let settings = LiveSettings::new(clients_max(self.options.clients_max), &self.options);
         config::apply(&settings, &self.options.parameters);
         let users = start_users::registry(&settings, &self.options).map_err(io::Error::other)?;
+        self.handle().reload().map_err(io::Error::other)?;
         let tls = TlsState::new(self.options.tls.clone()).map_err(io::Error::other)?;
         let has_tls = self.endpoints.iter().any(|endpoint| endpoint.tls);
         let subscriptions = Subscriptions::default();
@@ -310,7 +329,7 @@ impl Server {
                     latency_log: LatencyLog::default(),
                 },
             },
-            memcached: MemcachedState::new(spoken),
+            memcached: MemcachedState::new(spoken, self.credentials),
             pool,
         };
         parts.shared.follow_eviction_policy();
@@ -580,8 +599,12 @@ fn admit(parts: &ServerParts<'_>, mut stream: TcpStream, peer: PeerAddr, endpoin
     let most = shared.settings.clients_max.load(Ordering::Relaxed);
     let protocol = endpoint.protocol;
     let is_full = (shared.clients.count() + parts.pool.handshakes.len()) as u64 >= most;
+    let needs_password = match protocol {
+        WireProtocol::Memcached if parts.memcached.credentials().is_some() => true,
+        _ => shared.security.users.default_needs_password(),
+    };
     let is_protected = shared.settings.protected_mode.load(Ordering::Relaxed) != 0
-        && !shared.security.users.default_needs_password()
+        && !needs_password
         && !peer.is_on_loopback();
     if is_full || is_protected {
         shared.stats.rejected.fetch_add(1, Ordering::Relaxed);

@@ -153,7 +153,7 @@ impl ThreadCounters {
     }
 }
 
-const TALLIES: usize = Counter::Flushed as usize + 1;
+const TALLIES: usize = Counter::FailedLogins as usize + 1;
 
 /// A counter of [`CounterTotals`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -200,6 +200,10 @@ pub(crate) enum Counter {
     Expired,
     /// Misses of items that `flush_all` had removed.
     Flushed,
+    /// Names and passwords that clients have given.
+    Logins,
+    /// Those of them that the auth file does not have.
+    FailedLogins,
 }
 
 /// Counters of one thread, or their sums over all threads.

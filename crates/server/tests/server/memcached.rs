@@ -24,7 +24,7 @@ impl Client {
     }
 
     /// The value of the `stats` field `name`.
-    fn stat(&mut self, what: &str, name: &str) -> String {
+    pub(crate) fn stat(&mut self, what: &str, name: &str) -> String {
         self.send_raw(format!("stats{what}\r\n").as_bytes());
         let mut found = String::new();
         loop {

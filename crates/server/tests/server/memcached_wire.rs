@@ -354,3 +354,95 @@ fn both_protocols_serve_the_same_values_concurrently() {
     memcached.send_raw(b"get n\r\n");
     memcached.expect("VALUE n 0 3\r\n800\r\nEND\r\n");
 }
+
+/// Starts a server whose memcached clients must give a name and a password of this file.
+fn with_auth_file(path: &std::path::Path, text: &str) -> Running {
+    std::fs::write(path, text).unwrap();
+    Running::with(ServerOptions {
+        memcached_auth_file: Some(path.into()),
+        ..ServerOptions::default()
+    })
+}
+
+#[test]
+fn with_an_auth_file_a_client_is_served_once_it_has_given_a_name_and_its_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_auth_file(&folder.path().join("auth"), "anna:secret\nbert:word\n");
+    let mut client = server.connect_memcached();
+    let refused = "CLIENT_ERROR unauthenticated\r\n";
+    for request in [
+        "get k\r\n",
+        "mn\r\n",
+        "version\r\n",
+        "stats\r\n",
+        "quit\r\n",
+        "\r\n",
+        "ms k 1\r\n",
+    ] {
+        client.send_raw(request.as_bytes());
+        client.expect(refused);
+    }
+    let failure = "CLIENT_ERROR authentication failure\r\n";
+    client.send_raw(b"set k 0 0 9\r\nanna word\r\nset k 0 0 11\r\nanna secretx");
+    client.expect(failure);
+    client.send_raw(b"\nget k\r\n");
+    client.expect(&format!(
+        "CLIENT_ERROR bad command line termination\r\n{refused}"
+    ));
+    // Requests after the right one are executed in the same turn. The `set` stores nothing.
+    client.send_raw(b"set k 0 0 9\r\nbert word\r\nget k\r\nset k 0 0 1\r\nx\r\n");
+    client.expect("STORED\r\nEND\r\nSTORED\r\n");
+    let shown = client.stat(" settings", "auth_enabled_ascii");
+    assert_eq!(shown, folder.path().join("auth").to_str().unwrap());
+    assert_eq!(client.stat("", "auth_cmds"), "2");
+    assert_eq!(client.stat("", "auth_errors"), "1");
+    // Another connection has to authenticate by itself. Redis clients have users of their own.
+    let mut other = server.connect_memcached();
+    other.send_raw(b"get k\r\n");
+    other.expect(refused);
+    server.connect().ask("GET k", "$1\r\nx\r\n");
+}
+
+#[test]
+fn a_login_has_the_same_reply_however_its_bytes_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_auth_file(&folder.path().join("auth"), "anna:secret");
+    let mut client = server.connect_memcached();
+    for byte in b"set k 0 0 11\r\nanna secret\r\n" {
+        client.send_raw(&[*byte]);
+        server.connect().ask("PING", "+PONG\r\n");
+    }
+    client.expect("STORED\r\n");
+    round_trip(&mut client);
+}
+
+#[test]
+fn a_client_without_a_password_is_given_no_memory_for_a_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_auth_file(&folder.path().join("auth"), "anna:secret");
+    let mut client = server.connect_memcached();
+    client.send_raw(b"set k 0 0 2000000\r\n");
+    client.expect("CLIENT_ERROR authentication failure\r\n");
+    let mut value = vec![b'x'; 2_000_000];
+    value.extend_from_slice(b"\r\nset k 0 0 11\r\nanna secret\r\n");
+    client.send_raw(&value);
+    client.expect("STORED\r\n");
+    let mut endless = server.connect_memcached();
+    endless.send_raw(&[b'x'; 4096]);
+    assert_eq!(endless.drain(), "");
+}
+
+#[test]
+fn an_auth_file_counts_where_the_user_default_has_a_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("auth");
+    std::fs::write(&path, "anna:secret\n").unwrap();
+    let server = Running::with(ServerOptions {
+        password: farbank_server::Password::new(b"other"),
+        memcached_auth_file: Some(path),
+        ..ServerOptions::default()
+    });
+    let mut client = server.connect_memcached();
+    client.send_raw(b"get k\r\nset k 0 0 11\r\nanna secret\r\nget k\r\n");
+    client.expect("CLIENT_ERROR unauthenticated\r\nSTORED\r\nEND\r\n");
+}

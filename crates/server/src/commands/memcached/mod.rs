@@ -15,6 +15,7 @@
 //! * [`text`]: the classic commands. [`meta`]: the two-letter meta commands. Both write through [`items`].
 //! * [`stats`]: the `stats` command.
 //! * [`context`]: what a command works with. [`state`]: what all connections share.
+//! * [`credentials`]: names and passwords of clients, if the server has an auth file.
 //! * [`recency`]: last uses of keys. [`prefixes`]: counts for `stats detail`.
 //!
 //! # Invariants
@@ -23,6 +24,7 @@
 //! mark, because later replies may reveal it.
 
 mod context;
+pub(crate) mod credentials;
 mod items;
 mod meta;
 pub(crate) mod pipeline;

@@ -7,6 +7,7 @@ use farbank_store::RoomReply;
 use super::context::{
     CasSource, MemcachedClient, MemcachedCtx, OUT_OF_MEMORY, OUT_OF_MEMORY_STORING, key,
 };
+use super::credentials::MemcachedCredentials;
 use super::items;
 use super::state::MemcachedState;
 use super::{meta, stats, text};
@@ -16,6 +17,7 @@ use crate::exec_context::{
     ExecOutcome, ExecutedRequest, LONG_REQUEST_BYTES, Turn, TurnProgress, WINDOW,
 };
 use crate::protocol::memcached::VERSION;
+use crate::protocol::memcached::login::{self, LoginStep, UNAUTHENTICATED, WRONG_LOGIN};
 use crate::protocol::memcached::parse::{
     self, ERROR, KEY_BYTES_MAX, ParseStep, TextLimits, TextRequest, Words,
 };
@@ -37,6 +39,8 @@ pub(crate) struct MemcachedConn {
     needed: usize,
     /// Bytes to discard: they belong to a value that was refused.
     skip: usize,
+    /// The client has given a name and a password of the auth file.
+    has_authenticated: bool,
 }
 
 impl MemcachedConn {
@@ -75,6 +79,17 @@ pub(crate) fn execute<'a>(turn: Turn<'a>, state: &'a MemcachedState, conn: &mut 
         if conn.skip > 0 {
             return;
         }
+        if let Some(credentials) = state.credentials()
+            && !conn.has_authenticated
+        {
+            match log_in(&mut ctx, credentials, input, conn) {
+                WindowEnd::Window => turn.status.unfinished = turn.is_over(),
+                WindowEnd::Skip(bytes) => conn.skip = bytes,
+                WindowEnd::Hangup => turn.status.closing = true,
+                WindowEnd::Part => return,
+            }
+            continue;
+        }
         match execute_window(&mut ctx, &mut turn, input, conn) {
             // Requests parsed ahead are parsed again when the connection resumes.
             _ if !turn.status.goes_on() => (conn.scanned, conn.needed) = (0, 0),
@@ -83,6 +98,50 @@ pub(crate) fn execute<'a>(turn: Turn<'a>, state: &'a MemcachedState, conn: &mut 
             WindowEnd::Hangup => turn.status.closing = true,
             WindowEnd::Part => return,
         }
+    }
+}
+
+/// Executes one request of a client that has not authenticated, and consumes it: it authenticates the client, or is refused.
+#[cold]
+fn log_in(
+    ctx: &mut MemcachedCtx<'_>,
+    credentials: &MemcachedCredentials,
+    input: &mut InputBuffer,
+    conn: &mut MemcachedConn,
+) -> WindowEnd {
+    conn.needed = 0;
+    let (used, text, skip) = match login::read(input.unread()) {
+        LoginStep::Login {
+            name,
+            password,
+            used,
+        } => {
+            ctx.count(Counter::Logins);
+            conn.has_authenticated = credentials.accepts(name, password);
+            match conn.has_authenticated {
+                true => (used, "STORED", 0),
+                false => {
+                    ctx.count(Counter::FailedLogins);
+                    (used, WRONG_LOGIN, 0)
+                }
+            }
+        }
+        LoginStep::Refused { text, used, skip } => (used, text, skip),
+        LoginStep::Part { needed } => {
+            conn.needed = needed;
+            return WindowEnd::Part;
+        }
+        LoginStep::Hangup => return WindowEnd::Hangup,
+    };
+    if !conn.has_authenticated {
+        ctx.count(Counter::Errors);
+    }
+    ctx.count(Counter::Commands);
+    ctx.append_reply(text, false);
+    input.consume(used);
+    match skip {
+        0 => WindowEnd::Window,
+        bytes => WindowEnd::Skip(bytes),
     }
 }
 
@@ -276,7 +335,9 @@ fn is_long(request: &TextRequest<'_>, bytes: usize) -> bool {
 
 #[inline]
 fn run(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> ExecOutcome {
-    if !ctx.shared.options.memcached_unprotected && !ctx.shared.security.users.is_open() {
+    let options = &ctx.shared.options;
+    let is_open = options.memcached_unprotected || ctx.client.state.credentials().is_some();
+    if !is_open && !ctx.shared.security.users.is_open() {
         refuse(ctx, request);
         return ExecOutcome::Done;
     }
@@ -297,7 +358,8 @@ fn run(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) -> ExecOutcome {
     ExecOutcome::Done
 }
 
-/// Refuses a request because the user `default` has a password or is restricted: memcached clients do not authenticate.
+/// Refuses a request because the user `default` has a password or is restricted, and there is no auth file with which
+/// memcached clients could authenticate.
 #[cold]
 fn refuse(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) {
     if let TextRequest::Line(words) = request
@@ -306,7 +368,7 @@ fn refuse(ctx: &mut MemcachedCtx<'_>, request: &TextRequest<'_>) {
         ctx.client.leaving = true;
         return;
     }
-    ctx.append_reply("CLIENT_ERROR unauthenticated", false);
+    ctx.append_reply(UNAUTHENTICATED, false);
 }
 
 /// Evicts keys for a request that may add bytes, above `maxmemory`, or refuses it. Returns whether it was refused.

@@ -1,9 +1,11 @@
 //! State of memcached's protocol that all connections share and that is not in the store.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farbank_store::Session;
 
+use super::credentials::MemcachedCredentials;
 use super::prefixes::PrefixStats;
 use super::recency::AccessTimes;
 
@@ -11,6 +13,8 @@ use super::recency::AccessTimes;
 pub(crate) struct MemcachedState {
     pub(super) recency: AccessTimes,
     pub(super) prefixes: PrefixStats,
+    /// The credentials that clients must give; `None` without an auth file.
+    credentials: Option<Arc<MemcachedCredentials>>,
     /// Time of a delayed `flush_all`, in milliseconds since 1970; 0 if none is pending.
     flush_ms: AtomicU64,
     /// Time of the last flush, in seconds of the server's clock, plus one; 0 if there was none.
@@ -18,14 +22,25 @@ pub(crate) struct MemcachedState {
 }
 
 impl MemcachedState {
-    /// Creates the state; `spoken`: an endpoint of the server has memcached's protocol.
-    pub(crate) fn new(spoken: bool) -> MemcachedState {
+    /// Creates the state; `spoken`: an endpoint of the server has memcached's protocol. Clients must give `credentials`, if
+    /// there are any.
+    pub(crate) fn new(
+        spoken: bool,
+        credentials: Option<Arc<MemcachedCredentials>>,
+    ) -> MemcachedState {
         MemcachedState {
             recency: AccessTimes::new(spoken),
             prefixes: PrefixStats::default(),
+            credentials,
             flush_ms: AtomicU64::new(0),
             flushed_secs: AtomicU64::new(0),
         }
+    }
+
+    /// The credentials that clients must give; `None` without an auth file.
+    #[inline]
+    pub(crate) fn credentials(&self) -> Option<&MemcachedCredentials> {
+        self.credentials.as_deref()
     }
 
     /// Schedules a flush, in place of a pending one; 0 cancels it.

@@ -118,8 +118,8 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "touch_misses": touch_misses,
         "store_too_large": count(Counter::TooLarge),
         "store_no_memory": count(Counter::NoMemory),
-        "auth_cmds": 0,
-        "auth_errors": 0,
+        "auth_cmds": count(Counter::Logins),
+        "auth_errors": count(Counter::FailedLogins),
         "bytes_read": count(Counter::BytesIn),
         "bytes_written": count(Counter::BytesOut),
         "limit_maxbytes": figures.pool.capacity_bytes,
@@ -160,6 +160,9 @@ fn settings(
         .filter(|endpoint| endpoint.protocol == WireProtocol::Memcached)
         .map(|endpoint| endpoint.addr.ip().to_string())
         .collect();
+    let auth_file = state
+        .credentials()
+        .map(|credentials| credentials.file().display().to_string());
     stats!(lines,
         "maxbytes": figures.pool.capacity_bytes,
         "maxconns": shared.settings.clients_max.load(Ordering::Relaxed),
@@ -176,7 +179,7 @@ fn settings(
         "cas_enabled": yes(shared.options.cas_enabled),
         "binding_protocol": "ascii",
         "auth_enabled_sasl": "no",
-        "auth_enabled_ascii": "no",
+        "auth_enabled_ascii": auth_file.as_deref().unwrap_or("no"),
         "item_size_max": shared.item_bytes_max(),
         "maxconns_fast": "yes",
         "flush_enabled": yes(shared.options.flush_allowed),

@@ -19,7 +19,7 @@ use memchr::{memchr, memchr2};
 /// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 250;
 /// Most bytes of a line without its end, except for lines of keys.
-const LINE_BYTES_MAX: usize = 2048;
+pub(super) const LINE_BYTES_MAX: usize = 2048;
 /// Most bytes of a line of keys (`get`, `gets`, `gat`, `gats`).
 const KEYS_LINE_BYTES_MAX: usize = 4 << 20;
 /// Most blanks at the start of a long line, as in memcached.
