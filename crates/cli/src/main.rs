@@ -44,7 +44,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum TopCommand {
     /// Serve a pool to Redis and memcached clients.
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     /// Serve memcached clients; takes memcached's own flags (see `farbank memcached -h`).
     #[command(disable_help_flag = true)]
     Memcached {

@@ -6,6 +6,7 @@
 
 pub(crate) mod memcached;
 pub(crate) mod redis_server;
+mod signals;
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -25,13 +26,10 @@ use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
     BindError, ClientsMemory, ConfigFile, DefaultUser, Endpoint, KeyspaceEvents, LiveParameter,
-    Password, ProtectedActions, Server, ServerHandle, ServerOptions, TlsClients, TlsSettings,
-    UnixSocket, UserRules, WireProtocol, check_memcached_auth_file, check_tls, default_user,
+    Password, ProtectedActions, Server, ServerOptions, TlsClients, TlsSettings, UnixSocket,
+    UserRules, WireProtocol, check_memcached_auth_file, check_tls, default_user,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
 use crate::common::choice::{described, one_of};
@@ -328,12 +326,7 @@ impl ServeArgs {
         let server = self.bind()?;
         // Before the pool is opened: from here on a signal stops the server instead of killing the process.
         let handle = server.handle();
-        let mut signals = Signals::new(STOPPING.into_iter().chain([SIGHUP]))
-            .map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
-        std::thread::Builder::new()
-            .name("signals".into())
-            .spawn(move || stop_on_signal(&mut signals, &handle))
-            .map_err(|e| Failure::failed(format!("cannot start a thread: {e}")))?;
+        signals::handle(handle)?;
         let began = Instant::now();
         let (medium, origin) = self.medium(began)?;
         self.serve(medium, origin, server)
@@ -774,33 +767,5 @@ fn notify_systemd(what: &str) {
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(what.as_bytes(), &address));
     if let Err(error) = told {
         tracing::warn!(%error, "cannot notify systemd: {what}");
-    }
-}
-
-/// Signals that stop the server. memcached handles SIGUSR1 in this way.
-const STOPPING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGUSR1];
-
-/// Stops the server cleanly at the first stopping signal. A second one ends the process by its default action. SIGHUP does
-/// neither, as in Redis, because a terminal may close. It lets the server read the auth file again, as in memcached.
-fn stop_on_signal(signals: &mut Signals, handle: &ServerHandle) {
-    let mut is_stopping = false;
-    for signal in signals.forever() {
-        if signal == SIGHUP {
-            match handle.reload() {
-                Ok(Some(names)) => tracing::info!(names, "the memcached auth file was read again"),
-                Ok(None) => tracing::info!("SIGHUP is ignored: there is no memcached auth file"),
-                Err(error) => tracing::error!(
-                    "the memcached auth file was not read again, the names stay: {error}"
-                ),
-            }
-            continue;
-        }
-        if is_stopping {
-            emulate_default_handler(signal).ok();
-            std::process::exit(1);
-        }
-        is_stopping = true;
-        tracing::info!(signal, "stopping");
-        handle.stop();
     }
 }
