@@ -520,12 +520,11 @@ impl<M: Medium> Engine<M> {
         for _ in 0..TRIES {
             let live = info.live();
             out.extend_from_slice(&live.to_le_bytes());
-            let mut records = 0;
+            let words_begin = out.len();
             let bytes = self.geometry().segment_bytes();
-            for word in self.segments.live_map().words_of(base, bytes) {
-                records += u64::from(word.count_ones());
-                out.extend_from_slice(&word.to_le_bytes());
-            }
+            out.resize(words_begin + bytes / RECORD_MIN / 8, 0);
+            let live_map = self.segments.live_map();
+            let records = live_map.copy_words(base, bytes, &mut out[words_begin..]);
             // Another thread may have cleared a bit and not yet decremented the count.
             if info.live() == live && records == live >> 32 {
                 return;

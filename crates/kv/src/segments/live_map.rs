@@ -93,7 +93,24 @@ impl LiveMap {
         words.map(|word| self.0.get(word).load(Ordering::Relaxed))
     }
 
-    /// Sets bits of the `bytes` from `from` on, from the words that [`LiveMap::words_of`] has returned, and reads 8 bytes of
+    /// Copies the words of [`LiveMap::words_of`] to `out`, which has 8 bytes for each. Returns the number of set bits.
+    pub(crate) fn copy_words(&self, from: Off, bytes: usize, out: &mut [u8]) -> u64 {
+        let pairs = (word_of(from.0)..word_of(from.0 + bytes as u64)).step_by(2);
+        let mut records = 0;
+        for (slots, first) in out.chunks_exact_mut(16).zip(pairs) {
+            for (slot, word) in slots.chunks_exact_mut(8).zip(self.0.get_all::<2>(first)) {
+                let word = word.load(Ordering::Relaxed);
+                // In a segment of large records most words are zero.
+                if word != 0 {
+                    records += u64::from(word.count_ones());
+                }
+                slot.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        records
+    }
+
+    /// Sets bits of the `bytes` from `from` on, from the words that [`LiveMap::copy_words`] has copied, and reads 8 bytes of
     /// `words` for each.
     pub(crate) fn set_all(&self, from: Off, bytes: usize, words: &[u8]) {
         let places = word_of(from.0)..word_of(from.0 + bytes as u64);
