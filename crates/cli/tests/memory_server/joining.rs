@@ -190,7 +190,12 @@ fn servers_that_cannot_join_are_refused_and_the_tree_stays_as_it_is() {
         "memory server 1 of the tree already",
     );
     let wrong = two.start_next(3);
-    two.fail("add-server", &[&wrong.address.to_string()], 1, "number");
+    two.fail(
+        "add-server",
+        &[&wrong.address.to_string()],
+        1,
+        "has another number",
+    );
     occupy(&[&two.servers[0], &two.servers[1], &third]);
     two.fail("add-server", &[&address], 1, "data of another structure");
     drop((third, wrong));
