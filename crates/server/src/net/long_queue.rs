@@ -16,6 +16,8 @@ pub(super) struct LentConnection {
     pub(super) worker: usize,
     pub(super) slot: usize,
     pub(super) conn: Box<Connection>,
+    /// The store exceeded `maxmemory` when the time for the request's evictions was over.
+    pub(super) has_evictions_left: bool,
 }
 
 /// Queue of connections whose next request is long.

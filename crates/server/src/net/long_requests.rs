@@ -19,6 +19,7 @@
 //!     `LongRequests::is_over` then returns `true`.
 //! LONG-4  The queue is first-in first-out, and a connection is in it once. So a client that sends many long requests
 //!     waits for the queued requests of other clients after each.
+//! LONG-5  Evictions that the request has left are the worker's: it goes on with them between its requests.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -45,6 +46,7 @@ pub(super) fn run(parts: &ServerParts<'_>) {
         let executor = executor
             .get_or_insert_with(|| Executor::new(parts, &parts.shared.stats.counters.long, true));
         serve(executor, pool, &mut lent.conn);
+        lent.has_evictions_left = std::mem::take(&mut executor.thread.has_evictions_left);
         executor.publish();
         give_back(pool, lent);
     }

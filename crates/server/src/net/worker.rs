@@ -375,12 +375,18 @@ impl<'a> Worker<'a> {
             return;
         };
         let worker = self.number;
-        self.pool.long.lend(LentConnection { worker, slot, conn });
+        self.pool.long.lend(LentConnection {
+            worker,
+            slot,
+            conn,
+            has_evictions_left: false,
+        });
     }
 
     /// Takes back a lent connection after its long request was executed (LONG-2), and resumes it.
     fn take_back(&mut self, lent: LentConnection) {
         let LentConnection { slot, mut conn, .. } = lent;
+        self.executor.thread.has_evictions_left |= lent.has_evictions_left;
         let Some(away) = self.table.lent.remove(&slot) else {
             return;
         };

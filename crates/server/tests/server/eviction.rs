@@ -309,6 +309,33 @@ fn a_worker_goes_on_with_evictions_that_a_request_has_left() {
 }
 
 #[test]
+fn a_worker_goes_on_with_evictions_that_a_long_request_has_left() {
+    let server = Running::start(ServerOptions {
+        workers: 1,
+        eviction_slice: Duration::ZERO, // One key.
+        ..ServerOptions::default()
+    });
+    let mut client = server.connect();
+    for n in 0..50 {
+        set(&mut client, &format!("key{n}"), "");
+    }
+    client.ask(
+        "CONFIG SET maxmemory 4000000 maxmemory-policy allkeys-random",
+        "+OK\r\n",
+    );
+    // The store exceeds the limit after the second value. The third one evicts a key, and has to leave the rest.
+    let large = "v".repeat(3_000_000);
+    client.ask(&format!("SET first {large}"), "+OK\r\n");
+    client.ask(&format!("SET second {large}"), "+OK\r\n");
+    client.ask(&format!("SET third {large}"), "+OK\r\n");
+    // Reads evict nothing.
+    wait_until(|| {
+        client.send("EXISTS first second third");
+        matches!(client.line().as_str(), ":1" | ":0")
+    });
+}
+
+#[test]
 fn evicted_keys_have_events_when_their_delete_is_durable() {
     let (server, mut client) = limited("volatile-ttl");
     server.store.set_clock(NOW_MS);
