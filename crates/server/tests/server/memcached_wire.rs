@@ -355,6 +355,27 @@ fn both_protocols_serve_the_same_values_concurrently() {
     memcached.expect("VALUE n 0 3\r\n800\r\nEND\r\n");
 }
 
+#[test]
+fn a_refused_value_is_discarded_even_if_the_time_slice_ends_at_its_request() {
+    let server = Running::start(ServerOptions {
+        workers: 1,
+        time_slice: std::time::Duration::ZERO,
+        ..ServerOptions::default()
+    });
+    // The clock is read after every fourth short request, so one of these ends the time slice.
+    for earlier in 0..8 {
+        let mut client = server.connect_memcached();
+        let mut requests = b"set k 0 0 1\r\nx\r\n".repeat(earlier);
+        requests.extend_from_slice(b"set large 0 0 2000000\r\n");
+        client.send_raw(&requests);
+        let value = b"set k 0 0 6\r\nforged\r\n".repeat(100_000);
+        client.send_raw(&value[..2_000_000]);
+        client.send_raw(b"\r\nmn\r\n");
+        let refusal = "SERVER_ERROR object too large for cache\r\nMN\r\n";
+        client.expect(&format!("{}{refusal}", "STORED\r\n".repeat(earlier)));
+    }
+}
+
 /// Starts a server whose memcached clients must give a name and a password of this file.
 fn with_auth_file(path: &std::path::Path, text: &str) -> Running {
     std::fs::write(path, text).unwrap();

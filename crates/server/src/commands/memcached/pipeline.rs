@@ -91,10 +91,10 @@ pub(crate) fn execute<'a>(turn: Turn<'a>, state: &'a MemcachedState, conn: &mut 
             continue;
         }
         match execute_window(&mut ctx, &mut turn, input, conn) {
+            WindowEnd::Skip(bytes) => conn.skip = bytes,
             // Requests parsed ahead are parsed again when the connection resumes.
             _ if !turn.status.goes_on() => (conn.scanned, conn.needed) = (0, 0),
             WindowEnd::Window => turn.status.unfinished = turn.is_over(),
-            WindowEnd::Skip(bytes) => conn.skip = bytes,
             WindowEnd::Hangup => turn.status.closing = true,
             WindowEnd::Part => return,
         }
@@ -154,7 +154,7 @@ fn execute_window(
 ) -> WindowEnd {
     let (window, count, end) = look_ahead(input.unread(), conn, ctx.client.limits);
     prefetch(ctx, &window[..count]);
-    let mut consumed = 0;
+    let (mut consumed, mut executed) = (0, 0);
     for (request, used) in &window[..count] {
         let status = &mut *turn.status;
         status.paused = ctx.shared.clients.pause.is_set() && is_paused(ctx.shared, request);
@@ -174,6 +174,7 @@ fn execute_window(
         }
         ctx.count(Counter::Commands);
         consumed += used;
+        executed += 1;
         let is_short = matches!(request, TextRequest::Store(_) | TextRequest::MetaSet { .. });
         let leaves = ctx.client.leaving;
         turn.note_executed(
@@ -191,7 +192,11 @@ fn execute_window(
         }
     }
     input.consume(consumed);
-    end
+    match end {
+        // The bytes to discard belong to the last request, which will be parsed again.
+        WindowEnd::Skip(_) if executed < count => WindowEnd::Window,
+        end => end,
+    }
 }
 
 /// Why a window ends.
