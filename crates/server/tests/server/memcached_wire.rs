@@ -1,7 +1,7 @@
 //! memcached's protocol on the wire: split requests, pipelines, misbehaving clients, Redis clients beside it, and when
 //! replies are sent.
 
-use crate::harness::{Client, Running};
+use crate::harness::{Client, Running, field, wait_until};
 use farbank_server::ServerOptions;
 
 #[track_caller]
@@ -451,6 +451,30 @@ fn a_client_without_a_password_is_given_no_memory_for_a_value() {
     let mut endless = server.connect_memcached();
     endless.send_raw(&[b'x'; 4096]);
     assert_eq!(endless.drain(), "");
+}
+
+#[test]
+fn a_client_without_a_password_that_reads_no_reply_is_not_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_auth_file(&folder.path().join("auth"), "anna:secret");
+    let mut deaf = server.connect_memcached();
+    // The replies are 93 MB; a client that reads none is served until 64 MiB of them are unsent.
+    deaf.send_raw(&b"\n".repeat(3_000_000));
+    let mut client = server.connect();
+    let mut unsent = || {
+        let shown = field(&mut client, "clients", "client_recent_max_output_buffer");
+        shown.parse::<usize>().unwrap()
+    };
+    let mut before = 0;
+    wait_until(|| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let now = unsent();
+        let is_over = now >= 64 << 20 && now == before;
+        before = now;
+        is_over
+    });
+    // Not one request more is executed, also among those that arrived together.
+    assert!(before < (64 << 20) + 100, "{before}");
 }
 
 #[test]

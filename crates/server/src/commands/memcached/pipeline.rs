@@ -82,8 +82,8 @@ pub(crate) fn execute<'a>(turn: Turn<'a>, state: &'a MemcachedState, conn: &mut 
         if let Some(credentials) = state.credentials()
             && !conn.has_authenticated
         {
-            match log_in(&mut ctx, credentials, input, conn) {
-                WindowEnd::Window => turn.status.unfinished = turn.is_over(),
+            match log_in(&mut ctx, &mut turn, credentials, input, conn) {
+                WindowEnd::Window => {}
                 WindowEnd::Skip(bytes) => conn.skip = bytes,
                 WindowEnd::Hangup => turn.status.closing = true,
                 WindowEnd::Part => return,
@@ -105,6 +105,7 @@ pub(crate) fn execute<'a>(turn: Turn<'a>, state: &'a MemcachedState, conn: &mut 
 #[cold]
 fn log_in(
     ctx: &mut MemcachedCtx<'_>,
+    turn: &mut TurnProgress<'_>,
     credentials: &MemcachedCredentials,
     input: &mut InputBuffer,
     conn: &mut MemcachedConn,
@@ -137,8 +138,17 @@ fn log_in(
         ctx.count(Counter::Errors);
     }
     ctx.count(Counter::Commands);
+    ctx.request.reply_start = ctx.out.len();
     ctx.append_reply(text, false);
     input.consume(used);
+    let request = ExecutedRequest {
+        number: 0,
+        bytes: used,
+        is_short: true,
+        is_last: false,
+        leaves: false,
+    };
+    turn.note_executed(ctx, request);
     match skip {
         0 => WindowEnd::Window,
         bytes => WindowEnd::Skip(bytes),
