@@ -41,6 +41,14 @@ impl PasswordHash {
         PasswordHash(Sha256::digest(password).into())
     }
 
+    /// Whether this is one of `known`. Compares all of them, each in constant time.
+    pub(crate) fn is_among(&self, known: &[PasswordHash]) -> bool {
+        let equal = |other: &PasswordHash| constant_time_eq_32(&other.0, &self.0);
+        known
+            .iter()
+            .fold(false, |found, other| found | equal(other))
+    }
+
     /// Parses 64 lower-case hexadecimal digits.
     pub(crate) fn parse(digits: &[u8]) -> Option<PasswordHash> {
         let mut hash = [0; 32];
@@ -287,14 +295,9 @@ impl User {
         !self.root.is_unrestricted()
     }
 
-    /// Whether the user may authenticate with the password whose hash is `given`. Compares all passwords, each in
-    /// constant time.
+    /// Whether the user may authenticate with the password whose hash is `given`.
     fn accepts(&self, given: &PasswordHash) -> bool {
-        let equal = |own: &PasswordHash| constant_time_eq_32(&own.0, &given.0);
-        let is_right = self
-            .passwords
-            .iter()
-            .fold(false, |found, own| found | equal(own));
+        let is_right = given.is_among(&self.passwords);
         self.is_on && (self.needs_no_password || is_right)
     }
 

@@ -17,11 +17,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use constant_time_eq::constant_time_eq_32;
-use sha2::{Digest, Sha256};
-
 use crate::lock::lock;
 use crate::settings_error::SettingsError;
+use crate::state::users::PasswordHash;
 
 /// Most bytes of the file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -29,7 +27,8 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 /// The credentials of memcached clients, and the file that they come from.
 pub(crate) struct MemcachedCredentials {
     file: PathBuf,
-    digests: Mutex<Vec<[u8; 32]>>,
+    /// Hashes of the names with their passwords.
+    hashes: Mutex<Vec<PasswordHash>>,
 }
 
 impl MemcachedCredentials {
@@ -37,7 +36,7 @@ impl MemcachedCredentials {
     pub(crate) fn new(file: PathBuf) -> MemcachedCredentials {
         MemcachedCredentials {
             file,
-            digests: Mutex::default(),
+            hashes: Mutex::default(),
         }
     }
 
@@ -51,20 +50,15 @@ impl MemcachedCredentials {
     /// # Errors
     /// [`SettingsError`], with the path and the line, if the file cannot be read or is not valid (SRV-CRED-1).
     pub(crate) fn load(&self) -> Result<usize, SettingsError> {
-        let digests = read_file(&self.file).map_err(|error| error.of(self.file.display()))?;
-        let count = digests.len();
-        *lock(&self.digests) = digests;
+        let hashes = read_file(&self.file).map_err(|error| error.of(self.file.display()))?;
+        let count = hashes.len();
+        *lock(&self.hashes) = hashes;
         Ok(count)
     }
 
     /// Whether the file has `name` with `password`.
     pub(crate) fn accepts(&self, name: &[u8], password: &[u8]) -> bool {
-        let given = digest(name, password);
-        let digests = lock(&self.digests);
-        // No early end (SRV-CRED-2).
-        digests.iter().fold(false, |found, known| {
-            found | constant_time_eq_32(known, &given)
-        })
+        hash(name, password).is_among(&lock(&self.hashes)) // SRV-CRED-2
     }
 }
 
@@ -76,7 +70,7 @@ pub fn check(file: &Path) -> Result<(), SettingsError> {
     MemcachedCredentials::new(file.into()).load().map(drop)
 }
 
-fn read_file(path: &Path) -> Result<Vec<[u8; 32]>, SettingsError> {
+fn read_file(path: &Path) -> Result<Vec<PasswordHash>, SettingsError> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(SettingsError::from_cause)?;
     let mut file = file.take(FILE_BYTES_MAX + 1);
@@ -90,9 +84,9 @@ fn read_file(path: &Path) -> Result<Vec<[u8; 32]>, SettingsError> {
     parse(&bytes)
 }
 
-fn parse(bytes: &[u8]) -> Result<Vec<[u8; 32]>, SettingsError> {
+fn parse(bytes: &[u8]) -> Result<Vec<PasswordHash>, SettingsError> {
     let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-    let mut digests = Vec::new();
+    let mut hashes = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let wrong = |why| SettingsError::new(why).of(format!("line {number}"));
@@ -108,17 +102,15 @@ fn parse(bytes: &[u8]) -> Result<Vec<[u8; 32]>, SettingsError> {
                 "a client cannot send a name or a password with a blank or a zero byte",
             ));
         }
-        digests.push(digest(name, password));
+        hashes.push(hash(name, password));
     }
-    Ok(digests)
+    Ok(hashes)
 }
 
-fn digest(name: &[u8], password: &[u8]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    hash.update((name.len() as u64).to_le_bytes());
-    hash.update(name);
-    hash.update(password);
-    hash.finalize().into()
+/// Returns the hash of a name with its password. The length keeps `a:b`, `c` and `a`, `b:c` apart.
+fn hash(name: &[u8], password: &[u8]) -> PasswordHash {
+    let length = (name.len() as u64).to_le_bytes();
+    PasswordHash::of(&[&length, name, password].concat())
 }
 
 #[cfg(test)]
@@ -126,7 +118,7 @@ mod tests {
     use super::{MemcachedCredentials, parse};
 
     fn problem(text: &[u8]) -> String {
-        parse(text).unwrap_err().to_string()
+        parse(text).err().unwrap().to_string()
     }
 
     #[test]
