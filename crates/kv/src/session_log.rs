@@ -5,23 +5,39 @@
 //! (one of [`CLASSES`] classes), so that the records of a segment die at about the same time.
 //!
 //! ```text
-//!   segment   ┌──────┬──────── drained ────┬───────── staged ────────┬──── free ────┬──────┐
-//!             │ head │ records             │ records                 │              │ tail │
-//!             └──────┴────────────────┬────┴─────────────────────────┴──┬───────────┴──────┘
-//!                                   `line`  `from`                      end of that cache line
-//!                                     └──── `buffer`, then zeros ───────┘
+//!   segment   ┌──────┬──────── drained ────┬────────────── staged ──────────────┬──── free ────┬──────┐
+//!             │ head │ records             │ records        ░░░░░░░░░░          │              │ tail │
+//!             └──────┴────────────────┬────┴────────────────────────────────────┴──┬───────────┴──────┘
+//!                                   `line`  `staged_from`                          end of that cache line
+//!                                     └──── `buffer` ───────┘  run   └─── `buffer`, then zeros ───┘
 //! ```
 //!
 //! A session writes whole cache lines: the buffer keeps the drained bytes that share a line with the next record, and
 //! zeros fill the last line. So a line need not be fetched before it is written, and the stores can bypass the cache.
 //! Rewriting a drained word with the same value is safe at any power cut. The zeros lie in the segment's free part,
 //! whose content does not matter.
+//!
+//! The cache lines of a long value are copied to the medium when the value is staged: a *run* (░). The buffer does not
+//! contain them, so the value is copied once, and a batch of long values does not displace the CPU's caches.
+//!
+//! # Invariants
+//! KV-STAGE-1  A run contains bytes of one value only, never bytes of a header or a key. So until the batch ends the medium has
+//!     no header of a staged record.
+//! KV-STAGE-2  A run is flushed when the value is staged, and drained with its batch, before its record is published.
+//! KV-STAGE-3  No store to a run is in flight when another thread may write the same bytes. After a batch is abandoned, the locks
+//!     that the session takes before it parks its segments drain the CPU's write-combining buffers.
+//!
+//! # Crash argument
+//! Until the drain any part of the staged bytes may be durable, runs and buffers alike. Recovery keeps a record only if
+//! both its checksums hold. An abandoned run has no header (KV-STAGE-1): it is content of the segment's free part, and
+//! the next records overwrite it.
 
 use farbank_pm::fault;
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
 use farbank_pm::{LINE, Medium, Off, PersistCtx, Ticket};
 
-use crate::format::record::{ALIGN, RecordHeader};
+use crate::format::record::{ALIGN, RecordHeader, RecordType};
 use crate::format::segment::{CLASSES, FIRST, SegmentInfo, SegmentPurpose, SegmentState};
 use crate::segments::Segments;
 
@@ -33,6 +49,26 @@ pub(crate) struct RelocationOrigin {
     pub written_at: u64,
 }
 
+/// Cache lines of a staged value that have been copied to the medium: a range of offsets in the segment.
+#[derive(Clone, Copy, Debug)]
+struct CopiedRun {
+    from: usize,
+    end: usize,
+}
+
+impl CopiedRun {
+    /// Returns the whole lines of a value, if they have at least `bytes_min` bytes. `value` and `end` are the value's
+    /// offsets in its segment.
+    fn of_value(value: usize, end: usize, bytes_min: usize) -> Option<CopiedRun> {
+        let (from, end) = (value.next_multiple_of(LINE), end / LINE * LINE);
+        (end >= from + bytes_min).then_some(CopiedRun { from, end })
+    }
+
+    fn bytes(&self) -> usize {
+        self.end - self.from
+    }
+}
+
 /// An open segment.
 #[derive(Debug)]
 pub(crate) struct OpenSegment {
@@ -42,21 +78,24 @@ pub(crate) struct OpenSegment {
     generation: u64,
     /// Offset in the segment at which the staged records begin.
     staged_from: usize,
-    /// Bytes from the start of the cache line that contains `from`.
+    /// Bytes from the start of the cache line that contains `staged_from`, without those of `runs`.
     buffer: Vec<u8>,
+    /// Staged bytes that have been copied to the medium, in ascending order.
+    runs: Vec<CopiedRun>,
     /// Ticket of the last drain of this segment, if it was ever drained.
     last_ticket: Option<Ticket>,
 }
 
 impl OpenSegment {
-    /// Returns the start of the cache line that contains `from`, as an offset in the segment.
+    /// Returns the start of the cache line that contains `staged_from`, as an offset in the segment.
     fn line(&self) -> usize {
         self.staged_from / LINE * LINE
     }
 
     /// Returns the offset in the segment of the next record.
     fn end(&self) -> usize {
-        self.line() + self.buffer.len()
+        let copied: usize = self.runs.iter().map(CopiedRun::bytes).sum();
+        self.line() + self.buffer.len() + copied
     }
 
     /// Returns the number of staged bytes.
@@ -69,8 +108,14 @@ impl OpenSegment {
         self.end() + len <= segments.geometry().records_end()
     }
 
-    /// Stages a record: header, key, and value or table.
-    fn stage<M: Medium>(&mut self, segments: &Segments<M>, header: &RecordHeader, body: &[&[u8]]) {
+    /// Stages a record: header, key, and value or table. `body` has key and value, in one part or in two.
+    fn stage<M: Medium>(
+        &mut self,
+        segments: &Segments<M>,
+        ctx: &mut PersistCtx,
+        header: &RecordHeader,
+        body: &[&[u8]],
+    ) {
         // KV-RECORD-5: the first record of a batch certifies that all records before it are durable.
         let settled = self.staged() == 0
             && segments.access().drains_are_real()
@@ -79,18 +124,53 @@ impl OpenSegment {
                 .is_some_and(|ticket| matches!(segments.medium().poll(ticket), Ok(true)));
         let header = RecordHeader { settled, ..*header };
         let within = self.end();
-        self.buffer.reserve(segments.record_len(&header) + LINE);
+        let value = within + header.len() + header.key_len;
+        let end = within + header.len() + segments.body_len(&header);
+        let run = match header.what {
+            RecordType::Put => CopiedRun::of_value(value, end, segments.geometry().run_min()),
+            // A group's body has headers.
+            _ => None,
+        };
+        let copied = run.as_ref().map_or(0, CopiedRun::bytes);
+        self.buffer
+            .reserve(segments.record_len(&header) - copied + LINE);
         header.encode(self.seed ^ within as u32, &mut self.buffer);
-        for part in body {
-            self.buffer.extend_from_slice(part);
+        match run {
+            None => body
+                .iter()
+                .for_each(|part| self.buffer.extend_from_slice(part)),
+            Some(run) => self.stage_around(segments.medium(), ctx, end, body, run),
         }
-        // The buffer starts at a line, a multiple of ALIGN, so aligning its length aligns the record's offset.
+        // The buffer starts at a line, and so does what follows a run: multiples of ALIGN. So aligning the buffer's
+        // length aligns the record's offset.
         let padded = self.buffer.len().next_multiple_of(ALIGN);
         self.buffer.resize(padded, 0);
         debug_assert_eq!(self.end() - within, segments.record_len(&header));
     }
 
-    /// Copies the staged bytes to the medium, in whole cache lines.
+    /// Stages a body that ends at offset `end`: copies `run` to the medium and the rest to the buffer.
+    fn stage_around<M: Medium>(
+        &mut self,
+        m: &M,
+        ctx: &mut PersistCtx,
+        end: usize,
+        body: &[&[u8]],
+        run: CopiedRun,
+    ) {
+        let (last, first) = body.split_last().expect("a body has a value");
+        for part in first {
+            self.buffer.extend_from_slice(part);
+        }
+        let (rest, after) = last.split_at(last.len() - (end - run.end));
+        let (before, copied) = rest.split_at(rest.len() - run.bytes());
+        self.buffer.extend_from_slice(before);
+        situation!("kv.run_copied");
+        m.copy_in(ctx, self.base.plus(run.from as u64), &[copied]);
+        self.runs.push(run);
+        self.buffer.extend_from_slice(after);
+    }
+
+    /// Copies the staged bytes to the medium that are not there yet, in whole cache lines.
     fn copy_in<M: Medium>(&mut self, segments: &Segments<M>, ctx: &mut PersistCtx) {
         let m = segments.medium();
         if self.staged_from == FIRST {
@@ -105,9 +185,41 @@ impl OpenSegment {
         }
         let len = self.buffer.len();
         self.buffer.resize(len.next_multiple_of(LINE), 0);
-        let line = self.base.plus(self.line() as u64);
-        m.copy_in(ctx, line, &[&self.buffer]);
+        let (mut at, mut rest) = (self.line(), &self.buffer[..]);
+        for run in &self.runs {
+            let (before, after) = rest.split_at(run.from - at);
+            m.copy_in(ctx, self.base.plus(at as u64), &[before]);
+            (at, rest) = (run.end, after);
+        }
+        if !rest.is_empty() {
+            m.copy_in(ctx, self.base.plus(at as u64), &[rest]);
+        }
         self.buffer.truncate(len);
+    }
+
+    /// Returns the bytes of the buffer from `at` on, up to the next run. `None` if nothing of the buffer is staged there.
+    fn staged_at(&self, at: Off) -> Option<&[u8]> {
+        let within = at.0.checked_sub(self.base.0)? as usize;
+        if within < self.staged_from {
+            return None;
+        }
+        // Where the bytes between two runs begin: in the segment, and in the buffer.
+        let (mut from, mut index) = (self.line(), 0);
+        for run in &self.runs {
+            if within < run.from {
+                let bytes = &self.buffer[index..index + (run.from - from)];
+                return bytes.get(within.checked_sub(from)?..);
+            }
+            (from, index) = (run.end, index + (run.from - from));
+        }
+        let bytes = self.buffer[index..].get(within.checked_sub(from)?..);
+        bytes.filter(|bytes| !bytes.is_empty())
+    }
+
+    /// Returns the run that begins at `at`.
+    fn run_at(&self, at: Off) -> Option<CopiedRun> {
+        let within = at.0.checked_sub(self.base.0)? as usize;
+        self.runs.iter().find(|run| run.from == within).copied()
     }
 
     /// Records that the copied bytes have been drained under `ticket`.
@@ -116,6 +228,7 @@ impl OpenSegment {
         let kept = self.buffer.len() / LINE * LINE;
         self.buffer.copy_within(kept.., 0);
         self.buffer.truncate(self.buffer.len() - kept);
+        self.runs.clear();
         self.staged_from = end;
         self.last_ticket = Some(ticket);
         segments.info(self.segment).used.store(end as u32, Relaxed);
@@ -221,7 +334,7 @@ impl OpenSegments {
         body: &[&[u8]],
     ) {
         let open = self.0[class].as_mut().expect("room was made");
-        open.stage(segments, header, body);
+        open.stage(segments, ctx, header, body);
         open.copy_in(segments, ctx);
     }
 
@@ -360,6 +473,7 @@ impl SessionLog {
             generation: info.generation.load(Relaxed),
             staged_from: FIRST,
             buffer,
+            runs: Vec::new(),
             last_ticket: None,
         });
         self.full
@@ -371,34 +485,56 @@ impl SessionLog {
         self.open.next(class)
     }
 
-    /// Stages a record at [`SessionLog::next`]: header, key, and value or table.
+    /// Stages a record at [`SessionLog::next`]: header, key, and value or table. The next drain of `ctx` must be that of
+    /// the batch, unless the batch is discarded.
     pub(crate) fn stage<M: Medium>(
         &mut self,
         segments: &Segments<M>,
+        ctx: &mut PersistCtx,
         class: usize,
         header: &RecordHeader,
         body: &[&[u8]],
     ) {
         let open = self.open.0[class].as_mut().expect("room was made");
-        open.stage(segments, header, body);
+        open.stage(segments, ctx, header, body);
     }
 
-    /// Returns the staged bytes from `at` on, if `at` is staged in this log.
+    /// Returns the staged bytes from `at` on, if a record is staged there in this log. They include its header and its
+    /// key, and end before the bytes that are on the medium.
     pub(crate) fn staged(&self, at: Off) -> Option<&[u8]> {
-        self.segments().find_map(|open| {
-            let start = open.base.plus(open.line() as u64).0;
-            let within = at.0.checked_sub(start)? as usize;
-            let staged = within >= open.staged_from - open.line();
-            let bytes = open.buffer.get(within..).filter(|bytes| !bytes.is_empty());
-            bytes.filter(|_| staged)
-        })
+        self.segments().find_map(|open| open.staged_at(at))
     }
 
-    /// Discards the staged records. The medium has seen none of them.
+    /// Appends to `out` the `len` bytes from `at` on of a staged record. `at` is not after the record's key.
+    pub(crate) fn append_staged<M: Medium>(
+        &self,
+        segments: &Segments<M>,
+        at: Off,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let (mut at, mut len) = (at, len);
+        while len > 0 {
+            let staged = self.staged(at).unwrap_or_default();
+            let staged = &staged[..staged.len().min(len)];
+            out.extend_from_slice(staged);
+            (at, len) = (at.plus(staged.len() as u64), len - staged.len());
+            let run = self.segments().find_map(|open| open.run_at(at));
+            situation!("kv.run_read", run.is_some());
+            let copied = run.map_or(0, |run| run.bytes()).min(len);
+            segments.medium().append_out(at, copied, out);
+            (at, len) = (at.plus(copied as u64), len - copied);
+            debug_assert!(staged.len() + copied > 0, "the record is staged");
+        }
+    }
+
+    /// Discards the staged records. The medium has none of their headers (KV-STAGE-1).
     pub(crate) fn discard(&mut self) {
         for open in self.open.iter_mut().chain(&mut self.full) {
             let drained = open.staged_from - open.line();
             open.buffer.truncate(drained);
+            situation!("kv.run_abandoned", !open.runs.is_empty());
+            open.runs.clear();
         }
     }
 

@@ -216,7 +216,10 @@ impl Target for KvTarget {
     }
 
     fn situations(&self) -> Vec<Situation> {
-        crate::situations::ALL.to_vec()
+        match self {
+            KvTarget::Checkpoint => crate::situations::IN_CHECKPOINTS.to_vec(),
+            _ => crate::situations::ALL.to_vec(),
+        }
     }
 
     fn faults_in_threads(&self) -> &'static [NamedFault] {

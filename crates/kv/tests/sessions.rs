@@ -432,6 +432,77 @@ fn sessions_that_commit_before_they_wait_never_deadlock() {
     kv.verify().unwrap();
 }
 
+/// A value whose bytes differ from their neighbours and from those of other values.
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + len * 7 + salt) as u8).collect()
+}
+
+/// Values around the length from which on they are copied to the medium when they are staged, at every alignment.
+#[test]
+fn long_values_are_read_while_staged_and_after_a_reopen() {
+    let mut kv = memory(4 << 20, 4 << 10);
+    // The limit is 505 bytes in segments of this size, and values above 1,011 bytes take extents.
+    for round in 0..2 {
+        let names: Vec<Vec<u8>> = (0..1_100_usize)
+            .map(|len| format!("{len}{}", "k".repeat(len % 61)).into_bytes())
+            .collect();
+        let lens = (440..1_100).chain([440, 700, 1_000]);
+        let mut session = kv.session();
+        for (i, len) in lens.enumerate() {
+            let (name, bytes) = (&names[len], pattern(len, round + i));
+            session.put(key(name), value(&bytes)).unwrap();
+            let mut out = b"before".to_vec();
+            let found = session.get(key(name), ReadView::Pending, &mut out, &mut |_, _| true);
+            assert_eq!(found, Ok(true), "{len} bytes");
+            assert_eq!(out[6..], bytes, "{len} bytes");
+            if i % 7 == 0 {
+                session.commit().unwrap();
+            }
+        }
+        session.commit().unwrap();
+        drop(session);
+        kv = match round {
+            0 => Kv::open(kv.into_medium().unwrap(), config()).unwrap(),
+            _ => reopen(kv),
+        };
+        kv.verify().unwrap();
+        let mut user = User::of(&kv);
+        for (len, name) in names.iter().enumerate().skip(441) {
+            if ![700, 1_000].contains(&len) {
+                assert_eq!(user.get(name).unwrap(), pattern(len, round + len - 440));
+            }
+        }
+        assert_eq!(
+            user.get(&names[1_000]).unwrap(),
+            pattern(1_000, round + 662)
+        );
+    }
+}
+
+#[test]
+fn an_abandoned_long_value_is_overwritten_by_the_next_records() {
+    let mut kv = small();
+    User::of(&kv).set(b"a", &pattern(9_000, 1));
+    for salt in 0..40 {
+        let mut session = kv.session();
+        for name in [&b"a"[..], b"b", b"c"] {
+            put(&mut *session, name, &pattern(9_000 + 64 * salt, salt)).unwrap();
+        }
+        drop(session);
+        let mut user = User::of(&kv);
+        user.set(b"d", &pattern(20 * salt, salt)); // It ends within the abandoned values.
+        if salt % 4 == 0 {
+            drop(user);
+            kv = Kv::open(kv.into_medium().unwrap(), config()).unwrap();
+            kv.verify().unwrap();
+            user = User::of(&kv);
+        }
+        assert_eq!(user.get(b"a").unwrap(), pattern(9_000, 1));
+        assert_eq!(user.get(b"b"), None);
+        assert_eq!(user.get(b"d").unwrap(), pattern(20 * salt, salt));
+    }
+}
+
 #[test]
 fn a_dropped_session_abandons_its_staged_writes_and_frees_their_space() {
     let mut kv = memory(16 << 20, 64 << 10);

@@ -370,7 +370,10 @@ impl<M: Medium> Engine<M> {
             moved: true,
             ..*header
         };
-        cleaner.log.stage(&self.segments, class, &copy, &[body]);
+        let ctx = &mut cleaner.ctx;
+        cleaner
+            .log
+            .stage(&self.segments, ctx, class, &copy, &[body]);
         let expires_ms = match self
             .superblock
             .clock()

@@ -11,6 +11,9 @@ use crate::format::segment::{FIRST, OVERHEAD, SegmentPlace};
 /// Bytes of a segment map before its bits.
 pub(crate) const MAP_HEAD: usize = 32;
 
+/// Bytes of a value from which on it is copied to the medium when it is staged. Small segments have a smaller limit.
+const RUN_BYTES_MIN: usize = 16 << 10;
+
 /// Returns the bytes that a map takes in a segment of `segment_bytes`.
 pub(crate) const fn map_bytes(segment_bytes: usize) -> usize {
     (MAP_HEAD + segment_bytes / RECORD_MIN / 8).next_multiple_of(LINE)
@@ -82,6 +85,12 @@ impl Geometry {
     /// Returns the length of the longest record that lies in the log. Longer values get segments of their own.
     pub(crate) fn inline_max(&self) -> usize {
         self.payload() / 4
+    }
+
+    /// Returns the least number of bytes of a value that are copied to the medium when the value is staged. A copy has
+    /// a fixed cost, so shorter values are copied with the other records of their batch.
+    pub(crate) fn run_min(&self) -> usize {
+        RUN_BYTES_MIN.min(self.inline_max() / 2)
     }
 
     /// Returns the segment that contains `at`.

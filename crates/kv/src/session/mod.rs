@@ -400,6 +400,7 @@ impl<M: Medium> KvSession<M> {
         }
         self.log.stage(
             &self.engine.segments,
+            &mut self.ctx,
             class,
             &header,
             &[draft.key.bytes, rest],

@@ -111,25 +111,22 @@ impl<M: Medium> KvSession<M> {
     /// Returns whether a listed write that may be read (KV-PEND-3) is of `key`.
     pub(crate) fn is_of(&self, pending: &PendingWrite, key: Key<'_>) -> bool {
         match self.staged_record(pending.at) {
-            Some((header, body)) => {
+            Some((header, staged)) => {
                 let same = header.db == key.db && header.key_len == key.bytes.len();
-                same && body.starts_with(key.bytes)
+                same && staged.starts_with(key.bytes)
             }
             None => self.engine.segments.holds(pending.at, key),
         }
     }
 
-    /// Returns the header and the body of a record staged by this session.
+    /// Returns the header of a record staged by this session, and the staged bytes after it, which begin with the key.
     fn staged_record(&self, at: Off) -> Option<(RecordHeader, &[u8])> {
         let staged = self.log.staged(at)?;
         let mut bytes = [0; HEADER_MAX];
         let known = staged.len().min(bytes.len());
         bytes[..known].copy_from_slice(&staged[..known]);
         let header = RecordHeader::decode(&bytes, self.engine.segments.seed_at(at))?;
-        Some((
-            header,
-            &staged[header.len()..][..self.engine.segments.body_len(&header)],
-        ))
+        Some((header, &staged[header.len()..]))
     }
 
     /// Returns the metadata of the value of the record at `at`, without reading its body. `None` if the record is a
@@ -146,15 +143,14 @@ impl<M: Medium> KvSession<M> {
     /// Returns the header of a record, staged by this session or on the medium, and reads its body into `body`.
     pub(crate) fn read_record(&self, at: Off, body: &mut Vec<u8>) -> Option<RecordHeader> {
         body.clear();
-        if let Some((header, bytes)) = self.staged_record(at) {
-            body.extend_from_slice(bytes);
-            return Some(header);
+        let segments = &self.engine.segments;
+        let staged = self.staged_record(at).map(|(header, _)| header);
+        let header = staged.or_else(|| segments.header(at))?;
+        let (from, len) = (at.plus(header.len() as u64), segments.body_len(&header));
+        match staged {
+            Some(_) => self.log.append_staged(segments, from, len, body),
+            None => segments.medium().append_out(from, len, body),
         }
-        let header = self.engine.segments.header(at)?;
-        let from = at.plus(header.len() as u64);
-        self.engine
-            .medium()
-            .append_out(from, self.engine.segments.body_len(&header), body);
         Some(header)
     }
 

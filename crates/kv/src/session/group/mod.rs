@@ -483,8 +483,9 @@ impl<M: Medium> KvSession<M> {
         };
         header.body_crc = body_crc(&FILLER, &rest);
         let at = self.log.next(class);
+        let body = [&FILLER[..], &rest];
         self.log
-            .stage(&engine.segments, class, &header, &[&FILLER, &rest]);
+            .stage(&engine.segments, &mut self.ctx, class, &header, &body);
         engine
             .info_at(at)
             .large_groups
