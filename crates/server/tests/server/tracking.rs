@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use farbank_server::ServerOptions;
@@ -485,37 +484,66 @@ const KEYS: u64 = 8;
 /// value whose write was acknowledged before the reader's last round trip. At the end, each cached value is the stored one.
 #[test]
 fn a_cache_that_follows_invalidations_is_never_stale() {
-    const SECONDS: u64 = 3;
     let server = several_workers();
-    let newest: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
-    let is_over = AtomicBool::new(false);
+    let race = Race::default();
     std::thread::scope(|scope| {
-        let writers: Vec<ScopedJoinHandle<'_, u64>> = (0..3)
-            .map(|writer| {
-                let (server, newest, is_over) = (&server, &newest, &is_over);
-                scope.spawn(move || write(server, writer, newest, is_over))
-            })
-            .collect();
-        let readers: Vec<_> = ["", "NOLOOP", "OPTOUT", "BCAST PREFIX key"]
-            .into_iter()
-            .map(|options| {
-                let (server, newest, is_over) = (&server, &newest, &is_over);
-                scope.spawn(move || read(server, options, newest, is_over))
-            })
-            .collect();
-        std::thread::sleep(Duration::from_secs(SECONDS));
-        is_over.store(true, Ordering::Relaxed);
-        let written: u64 = writers.into_iter().map(|w| w.join().unwrap()).sum();
-        let hits: u64 = readers.into_iter().map(|r| r.join().unwrap()).sum();
-        assert!(written > 100 && hits > 100, "{written} writes, {hits} hits");
+        for writer in 0..3 {
+            let (server, race) = (&server, &race);
+            scope.spawn(move || write(server, writer, race));
+        }
+        for options in ["", "NOLOOP", "OPTOUT", "BCAST PREFIX key"] {
+            let (server, race) = (&server, &race);
+            scope.spawn(move || read(server, options, race));
+        }
+        race.run();
     });
+    let counts = [&race.written, &race.hits].map(|count| count.load(Ordering::Relaxed));
+    let least = Race::COUNT_MIN;
+    assert!(
+        counts.iter().all(|count| *count > least),
+        "writes and hits: {counts:?}"
+    );
+}
+
+/// What writers and readers share.
+#[derive(Default)]
+struct Race {
+    /// The newest acknowledged value of each key.
+    newest: [AtomicU64; KEYS as usize],
+    written: AtomicU64,
+    /// Values that the readers found in their caches.
+    hits: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Race {
+    const TIME: Duration = Duration::from_secs(3);
+    /// Hits are rare where a round trip takes long. So the race lasts longer there.
+    const TIME_MAX: Duration = Duration::from_secs(60);
+    const COUNT_MIN: u64 = 100;
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Waits until there were enough writes and hits, then ends the race.
+    fn run(&self) {
+        let start = Instant::now();
+        let enough = |count: &AtomicU64| count.load(Ordering::Relaxed) > Race::COUNT_MIN;
+        while start.elapsed() < Race::TIME
+            || !(enough(&self.written) && enough(&self.hits)) && start.elapsed() < Race::TIME_MAX
+        {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.is_over.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Writes increasing values to the keys that belong to `writer`, as fast as their acknowledgements allow.
-fn write(server: &Running, writer: u64, newest: &[AtomicU64], is_over: &AtomicBool) -> u64 {
+fn write(server: &Running, writer: u64, race: &Race) {
     let mut client = server.connect();
     let mut value = 0;
-    while !is_over.load(Ordering::Relaxed) {
+    while !race.is_over() {
         let key = value % KEYS;
         value += 1;
         if key % 3 != writer {
@@ -539,28 +567,28 @@ fn write(server: &Running, writer: u64, newest: &[AtomicU64], is_over: &AtomicBo
         };
         client.send(&requests);
         client.expect(&replies);
-        newest[key as usize].store(value, Ordering::SeqCst);
+        race.newest[key as usize].store(value, Ordering::SeqCst);
+        race.written.fetch_add(1, Ordering::Relaxed);
         if value % 64 == writer {
             std::thread::sleep(Duration::from_millis(1)); // The readers get some hits.
         }
     }
-    value
 }
 
-/// Reads through a cache. Returns how often it had the value.
-fn read(server: &Running, options: &str, newest: &[AtomicU64], is_over: &AtomicBool) -> u64 {
+/// Reads through a cache until the race is over.
+fn read(server: &Running, options: &str, race: &Race) {
     let mut client = CachingClient::new(server, options);
-    let (mut hits, mut turn) = (0, 0_u64);
-    while !is_over.load(Ordering::Relaxed) {
+    let mut turn = 0_u64;
+    while !race.is_over() {
         turn += 1;
         let key = turn % KEYS;
-        let least = newest[key as usize].load(Ordering::SeqCst);
+        let least = race.newest[key as usize].load(Ordering::SeqCst);
         // Invalidations of the writes that are acknowledged by now precede this reply.
         client.ask("PING");
         let name = format!("key{key}");
         let found = match client.cache.get(&name) {
             Some(value) => {
-                hits += 1;
+                race.hits.fetch_add(1, Ordering::Relaxed);
                 *value
             }
             None => {
@@ -583,5 +611,4 @@ fn read(server: &Running, options: &str, newest: &[AtomicU64], is_over: &AtomicB
         let stored = plain.bulk(&format!("GET {name}"));
         assert_eq!(stored, value.to_string(), "{options}: {name}");
     }
-    hits
 }
