@@ -180,11 +180,13 @@ pub(crate) fn works(program: impl AsRef<OsStr>, args: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Installs Debian packages with apt-get.
+/// Installs Debian packages with apt-get. Suites of several processes may do so at a time.
 pub(crate) fn install(packages: &[&str]) -> Result<(), String> {
     let apt = || {
-        let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq");
+        let mut command = Command::new("flock");
+        command.arg(std::env::temp_dir().join("farbank-apt.lock"));
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command.args(["apt-get", "-qq"]);
         command
     };
     succeed(apt().arg("update"))?;

@@ -116,13 +116,26 @@ const TSAN: SanitizedTests = SanitizedTests {
     skipped: &SKIPPED,
 };
 
+/// Tests of whole servers. The server has no unsafe code of its own, so its unit tests show nothing here.
+const SERVER_TESTS: [&str; 2] = ["--test", "server"];
+
 impl SanitizedTests {
-    /// Runs tests of a package, long ones too: of the given targets, those whose names contain one of `names`, or all.
-    fn run(&self, package: &str, targets: &[&str], names: &[&str]) -> Result<(), String> {
+    /// Runs tests of a package: of the given targets, those whose names contain one of `names`, or all. A gate runs
+    /// the long tests too.
+    fn run(
+        &self,
+        size: RunSize,
+        package: &str,
+        targets: &[&str],
+        names: &[&str],
+    ) -> Result<(), String> {
         let mut command = nightly(self.folder);
         command.envs(self.variables.iter().copied());
         command.args(self.arguments).args(["--package", package]);
-        command.args(targets).args(["--", "--include-ignored"]);
+        command.args(targets).arg("--");
+        if size == RunSize::Gate {
+            command.arg("--include-ignored");
+        }
         command.args(names);
         let skips = self.skipped.iter().flat_map(|name| ["--skip", *name]);
         succeed(command.args(skips))
@@ -130,30 +143,30 @@ impl SanitizedTests {
 }
 
 /// Runs tests of pm and small tests of the engine in Miri: undefined behaviour, leaks, races, weak memory.
-pub(crate) fn miri(_size: RunSize) -> Result<(), String> {
+pub(crate) fn miri(size: RunSize) -> Result<(), String> {
     install_nightly()?;
-    MIRI.run("farbank-pm", &["--lib"], &IN_MIRI)?;
-    MIRI.run("farbank-pm", &["--test", "arguments"], &[])?;
-    MIRI.run("farbank-kv", &["--test", "small"], &[])
+    MIRI.run(size, "farbank-pm", &["--lib"], &IN_MIRI)?;
+    MIRI.run(size, "farbank-pm", &["--test", "arguments"], &[])?;
+    MIRI.run(size, "farbank-kv", &["--test", "small"], &[])
 }
 
 /// Runs tests of real media, engine, damage and server under AddressSanitizer, with leak detection.
-pub(crate) fn asan(_size: RunSize) -> Result<(), String> {
+pub(crate) fn asan(size: RunSize) -> Result<(), String> {
     install_nightly()?;
     let media = ["--lib", "--test", "real", "--test", "arguments"];
-    ASAN.run("farbank-pm", &media, &[])?;
+    ASAN.run(size, "farbank-pm", &media, &[])?;
     let engine = ["--lib", "--test", "engine", "--test", "damage"];
-    ASAN.run("farbank-kv", &engine, &[])?;
-    ASAN.run("farbank-server", &["--lib", "--tests"], &[])
+    ASAN.run(size, "farbank-kv", &engine, &[])?;
+    ASAN.run(size, "farbank-server", &SERVER_TESTS, &[])
 }
 
 /// Runs tests of pm, engine and server under ThreadSanitizer.
-pub(crate) fn tsan(_size: RunSize) -> Result<(), String> {
+pub(crate) fn tsan(size: RunSize) -> Result<(), String> {
     install_nightly()?;
-    TSAN.run("farbank-pm", &["--lib", "--test", "real"], &[])?;
+    TSAN.run(size, "farbank-pm", &["--lib", "--test", "real"], &[])?;
     let engine = ["--lib", "--test", "engine", "--test", "small"];
-    TSAN.run("farbank-kv", &engine, &[])?;
-    TSAN.run("farbank-server", &["--lib", "--tests"], &[])
+    TSAN.run(size, "farbank-kv", &engine, &[])?;
+    TSAN.run(size, "farbank-server", &SERVER_TESTS, &[])
 }
 
 #[cfg(test)]
