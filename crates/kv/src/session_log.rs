@@ -32,6 +32,8 @@
 //! both its checksums hold. An abandoned run has no header (KV-STAGE-1): it is content of the segment's free part, and
 //! the next records overwrite it.
 
+use std::ops::Range;
+
 use farbank_pm::fault;
 use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
@@ -197,29 +199,32 @@ impl OpenSegment {
         self.buffer.truncate(len);
     }
 
-    /// Returns the bytes of the buffer from `at` on, up to the next run. `None` if nothing of the buffer is staged there.
-    fn staged_at(&self, at: Off) -> Option<&[u8]> {
-        let within = at.0.checked_sub(self.base.0)? as usize;
-        if within < self.staged_from {
-            return None;
-        }
-        // Where the bytes between two runs begin: in the segment, and in the buffer.
-        let (mut from, mut index) = (self.line(), 0);
-        for run in &self.runs {
-            if within < run.from {
-                let bytes = &self.buffer[index..index + (run.from - from)];
-                return bytes.get(within.checked_sub(from)?..);
-            }
-            (from, index) = (run.end, index + (run.from - from));
-        }
-        let bytes = self.buffer[index..].get(within.checked_sub(from)?..);
-        bytes.filter(|bytes| !bytes.is_empty())
+    /// Returns the staged bytes of the buffer from offset `from` on, up to the next run. `None` if nothing is staged there, or
+    /// if a run contains the offset.
+    fn staged_at(&self, from: usize) -> Option<&[u8]> {
+        let next = self.runs.iter().find(|run| run.end > from);
+        let end = next.map_or(self.end(), |run| run.from);
+        (self.staged_from <= from && from < end).then(|| self.buffered(from..end))
     }
 
-    /// Returns the run that begins at `at`.
-    fn run_at(&self, at: Off) -> Option<CopiedRun> {
-        let within = at.0.checked_sub(self.base.0)? as usize;
-        self.runs.iter().find(|run| run.from == within).copied()
+    /// Returns the bytes of the buffer for a range of offsets that contains no run.
+    fn buffered(&self, range: Range<usize>) -> &[u8] {
+        let before = self.runs.iter().filter(|run| run.end <= range.start);
+        let copied: usize = before.map(CopiedRun::bytes).sum();
+        let start = range.start - self.line() - copied;
+        &self.buffer[start..start + range.len()]
+    }
+
+    /// Appends to `out` a range of offsets of a staged record, which has at most one run.
+    fn append_record<M: Medium>(&self, m: &M, range: Range<usize>, out: &mut Vec<u8>) {
+        let mut runs = self.runs.iter();
+        let Some(run) = runs.find(|run| range.start <= run.from && run.end <= range.end) else {
+            return out.extend_from_slice(self.buffered(range));
+        };
+        situation!("kv.run_read");
+        out.extend_from_slice(self.buffered(range.start..run.from));
+        m.append_out(self.base.plus(run.from as u64), run.bytes(), out);
+        out.extend_from_slice(self.buffered(run.end..range.end));
     }
 
     /// Records that the copied bytes have been drained under `ticket`.
@@ -502,10 +507,14 @@ impl SessionLog {
     /// Returns the staged bytes from `at` on, if a record is staged there in this log. They include its header and its
     /// key, and end before the bytes that are on the medium.
     pub(crate) fn staged(&self, at: Off) -> Option<&[u8]> {
-        self.segments().find_map(|open| open.staged_at(at))
+        self.segments().find_map(|open| {
+            let within = at.0.checked_sub(open.base.0)?;
+            open.staged_at(within as usize)
+        })
     }
 
-    /// Appends to `out` the `len` bytes from `at` on of a staged record. `at` is not after the record's key.
+    /// Appends to `out` the `len` bytes from `at` on of a record that is staged in this log. `at` is not after the record's
+    /// key.
     pub(crate) fn append_staged<M: Medium>(
         &self,
         segments: &Segments<M>,
@@ -513,18 +522,13 @@ impl SessionLog {
         len: usize,
         out: &mut Vec<u8>,
     ) {
-        let (mut at, mut len) = (at, len);
-        while len > 0 {
-            let staged = self.staged(at).unwrap_or_default();
-            let staged = &staged[..staged.len().min(len)];
-            out.extend_from_slice(staged);
-            (at, len) = (at.plus(staged.len() as u64), len - staged.len());
-            let run = self.segments().find_map(|open| open.run_at(at));
-            situation!("kv.run_read", run.is_some());
-            let copied = run.map_or(0, |run| run.bytes()).min(len);
-            segments.medium().append_out(at, copied, out);
-            (at, len) = (at.plus(copied as u64), len - copied);
-            debug_assert!(staged.len() + copied > 0, "the record is staged");
+        let (segment, within) = (
+            segments.geometry().segment_of(at),
+            segments.geometry().within(at),
+        );
+        let open = self.segments().find(|open| open.segment == segment);
+        if let Some(open) = open {
+            open.append_record(segments.medium(), within..within + len, out);
         }
     }
 
