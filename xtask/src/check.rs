@@ -12,7 +12,8 @@ use crate::run::{
 };
 
 /// Seeds of the engine that a suite explores in each persistency mode. `cargo test` explores some of them, a gate many
-/// more.
+/// more. Fewer seeds would not crash at every place that flushes, which `check crash` reports as a failure; that also
+/// holds for the targets below.
 ///
 /// Seed 7 of `page` covers a stale `sealed` of a segment that was never opened: records beyond it must not be lost. Seed 5
 /// of `relaxed` covers two losses of synced large values under `everysec`: extents that are recycled before the newer
@@ -20,14 +21,14 @@ use crate::run::{
 const SUITE_SEEDS: [(&str, &str); 5] = [
     ("adr", "0..5"),
     ("eadr", "0..2"),
-    ("word", "0..3"),
+    ("word", "0..5"),
     ("page", "0..8"),
     ("relaxed", "0..6"),
 ];
 /// Seeds of the engine with batches of one, in each mode.
-const ALONE_SEEDS: &str = "0..2";
+const ALONE_SEEDS: &str = "0..4";
 /// Seeds of the engine with four segment classes, by mode.
-const CLASSES_SEEDS: [(&str, &str); 2] = [("adr", "0..2"), ("page", "0..2")];
+const CLASSES_SEEDS: [(&str, &str); 2] = [("adr", "0..3"), ("page", "0..3")];
 /// Seeds of the engine with values of several extents, by mode.
 const LARGE_SEEDS: [(&str, &str); 2] = [("adr", "0..2"), ("page", "0..2")];
 /// The persistent hash indexes. With these seeds a gate finds a million distinct images of each.
