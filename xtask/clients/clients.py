@@ -92,11 +92,14 @@ def counters(r):
 
 
 def lock(r):
-    """A lock is taken and expires. Releasing it is a Lua script, which there is not."""
-    first = r.lock("lock", timeout=0.1)
+    """A lock expires, is taken again, and is released, which is a script. No key is left that expires later."""
+    first = r.lock("lock", timeout=1)
     assert first.acquire(blocking=False)
     assert not r.lock("lock", timeout=1).acquire(blocking=False)
-    assert r.lock("lock", timeout=1).acquire(blocking_timeout=2)
+    second = r.lock("lock", timeout=60)
+    assert second.acquire(blocking_timeout=20)
+    second.release()
+    assert not r.exists("lock")
 
 
 def server(r):
