@@ -51,6 +51,11 @@ const WHOLE: &[&str] = &[
     "multiversioning",
     "noreply",
     "quit",
+    "ssl_cert_refresh",
+    "ssl_ports",
+    "ssl_proto_version",
+    "ssl_session_resumption",
+    "ssl_verify_modes",
     "stats-detail",
     "strtol-testing",
     "touch",
@@ -78,6 +83,7 @@ const PARTS: &[PartialTest] = &[
         1,
         "connections do not yield after a number of requests (-R)",
     ),
+    PartialTest("ssl_settings", 2, "farbank has no ssl_wbuf_size"),
     PartialTest("stats", 1, "farbank has fewer figures"),
     PartialTest("stats-conns", 1, "farbank has no UDP"),
 ];
@@ -119,6 +125,9 @@ fn packages() -> Result<(), String> {
     let mut missing = Vec::new();
     if !works("prove", &["--version"]) {
         missing.push("perl");
+    }
+    if !works("perl", &["-MIO::Socket::SSL", "-e", "1"]) {
+        missing.push("libio-socket-ssl-perl");
     }
     if !works("xz", &["--version"]) {
         missing.push("xz-utils");
@@ -190,6 +199,9 @@ fn file(folder: &Path, name: &str) -> Result<AssertionCounts, String> {
         .current_dir(folder)
         .stdin(Stdio::null())
         .stderr(Stdio::null());
+    if name.starts_with("ssl_") {
+        command.env("SSL_TEST", "1");
+    }
     let output = command
         .output()
         .map_err(|e| format!("perl cannot be run: {e}"))?;

@@ -399,6 +399,11 @@ fn invalid_options_are_refused_and_leave_no_file() {
         ),
         (["--tls-port", "0"], 2, "--tls-port needs --tls-cert-file"),
         (
+            ["--memcached-tls-port", "0"],
+            2,
+            "--memcached-tls-port needs --tls-cert-file",
+        ),
+        (
             ["--tls-port=0", "--tls-cert-file=/none"],
             2,
             "tls-cert-file /none",

@@ -36,7 +36,7 @@ enum Meaning {
 }
 
 /// Directives that keep their names as options: Redis's, and those of this server's own options that a file may need.
-const SAME: [&str; 26] = [
+const SAME: [&str; 27] = [
     "pool",
     "size",
     "max-size",
@@ -46,6 +46,7 @@ const SAME: [&str; 26] = [
     "checkpoint-bytes",
     "admin",
     "memcached-port",
+    "memcached-tls-port",
     "memcached-auth-file",
     "tls-port",
     "tls-cert-file",

@@ -10,13 +10,13 @@
 //! refused by name. docs/compatibility.md lists all of them.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use farbank_cache::{PAGE_BYTES, PAGES_MIN};
 
+use super::MEMCACHED_PORT;
 use crate::common::options_file::objection;
 use crate::common::place::cache_bytes_min;
 use crate::common::{Failure, size};
@@ -24,7 +24,7 @@ use crate::common::{Failure, size};
 const HELP: &str = "\
 memcached's command line for `farbank serve`: serves memcached clients only, not Redis clients
 -p, --port=<num>          TCP port to listen on (default: 11211)
--l, --listen=<addr>       addresses to listen on (default: loopback)
+-l, --listen=<addr>       addresses to listen on (default: loopback); notls:<addr>:<port> is not encrypted by -Z
 -m, --memory-limit=<num>  item memory in megabytes (default: 64)
 -e, --memory-file=<file>  file that keeps items across a kill and, on media that support it, a power cut;
                           without it items are lost when the process ends
@@ -35,6 +35,7 @@ memcached's command line for `farbank serve`: serves memcached clients only, not
 -C, --disable-cas         disable cas: every cas unique is 0
 -M, --disable-evictions   refuse writes when full: use the durable store, not the cache
 -u, --user=<user>         must be the current user: the process cannot change its user
+-Z, --enable-ssl          encrypt by TLS; needs -o ssl_chain_cert
 -Y, --auth-file=<file>    names and passwords of clients, one name:password a line; SIGHUP reads the file again
 -P, --pidfile=<file>      write the process id to this file
 -d, --daemon              run in the background
@@ -42,14 +43,17 @@ memcached's command line for `farbank serve`: serves memcached clients only, not
 -V, --version             print the version and exit
 -h, --help                print this help and exit
 -o, --extended=<list>     comma-separated options: idle_timeout=<secs>; accept_copy, which opens a copy of a memory
-                          file that was in use; options for memcached's own memory and threads are ignored
+                          file that was in use; for -Z ssl_chain_cert=<file>, ssl_key=<file>, ssl_ca_cert=<file>,
+                          ssl_verify_mode=0|1|2 (clients need no certificate, may have one, need one; default: 0) and
+                          ssl_min_version=2|3 (TLS 1.2, TLS 1.3); options for memcached's own memory and threads are
+                          ignored
 These are accepted and ignored: -U 0, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
 
 /// A flag: its letter, its long name, and whether it takes a value.
 struct MemcachedFlag(char, &'static str, bool);
 
 /// Flags that are translated.
-const FLAGS: [MemcachedFlag; 21] = [
+const FLAGS: [MemcachedFlag; 22] = [
     MemcachedFlag('p', "port", true),
     MemcachedFlag('l', "listen", true),
     MemcachedFlag('m', "memory-limit", true),
@@ -71,6 +75,7 @@ const FLAGS: [MemcachedFlag; 21] = [
     MemcachedFlag('B', "protocol", true),
     MemcachedFlag('D', "prefix-delimiter", true),
     MemcachedFlag('Y', "auth-file", true),
+    MemcachedFlag('Z', "enable-ssl", false),
 ];
 
 /// Flags that are accepted and ignored.
@@ -86,7 +91,7 @@ const MEANINGLESS: [MemcachedFlag; 8] = [
 ];
 
 /// Suboptions of `-o` that are accepted and ignored.
-const MEANINGLESS_OPTIONS: [&str; 31] = [
+const MEANINGLESS_OPTIONS: [&str; 33] = [
     "modern",
     "no_modern",
     "maxconns_fast",
@@ -118,6 +123,8 @@ const MEANINGLESS_OPTIONS: [&str; 31] = [
     "inline_ascii_resp",
     "no_inline_ascii_resp",
     "relaxed_privileges",
+    "ssl_wbuf_size",
+    "ssl_session_cache",
 ];
 
 /// The parsed memcached command line.
@@ -134,6 +141,64 @@ pub(crate) struct MemcachedArgs {
     bytes: u64,
     item_bytes: u64,
     keeps_all: bool,
+    port: Option<OsString>,
+    tls: MemcachedTls,
+}
+
+/// What `-Z` and the suboptions of `-o` for TLS have chosen.
+#[derive(Debug, Default, PartialEq)]
+struct MemcachedTls {
+    is_enabled: bool,
+    /// Arguments of `serve`.
+    arguments: Vec<String>,
+    has_certificate: bool,
+    has_authorities: bool,
+    /// The value of `--tls-auth-clients`.
+    clients: Option<&'static str>,
+    /// Port of `-l notls:`.
+    plain_port: Option<u16>,
+}
+
+impl MemcachedTls {
+    /// Applies a suboption of `-o`. Returns `false` if it is none of TLS.
+    fn take(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        let argument = match (name, value) {
+            ("ssl_chain_cert" | "ssl_key" | "ssl_ca_cert", "") => {
+                return Err(format!("-o {name} must be given a file"));
+            }
+            ("ssl_chain_cert", file) => {
+                self.has_certificate = true;
+                format!("--tls-cert-file={file}")
+            }
+            ("ssl_key", file) => format!("--tls-key-file={file}"),
+            ("ssl_ca_cert", file) => {
+                self.has_authorities = true;
+                format!("--tls-ca-cert-file={file}")
+            }
+            ("ssl_verify_mode", mode) => {
+                self.clients = match mode {
+                    "0" => Some("no"),
+                    "1" => Some("optional"),
+                    "2" => Some("yes"),
+                    _ => return Err(format!("-o ssl_verify_mode={mode}: must be 0, 1 or 2")),
+                };
+                return Ok(true);
+            }
+            ("ssl_min_version", "2") => "--tls-protocols=TLSv1.2 TLSv1.3".to_owned(),
+            ("ssl_min_version", "3") => "--tls-protocols=TLSv1.3".to_owned(),
+            ("ssl_min_version", version) => {
+                let what = "must be 2 (TLS 1.2) or 3 (TLS 1.3)";
+                return Err(format!("-o ssl_min_version={version}: {what}"));
+            }
+            ("ssl_keyformat", "1") => return Ok(true),
+            ("ssl_keyformat", format) => {
+                return Err(format!("-o ssl_keyformat={format}: must be 1 (PEM)"));
+            }
+            _ => return Ok(false),
+        };
+        self.arguments.push(argument);
+        Ok(true)
+    }
 }
 
 /// Returns the flags of a memcached command line: the program's name is `memcached`, or the first argument is.
@@ -186,6 +251,7 @@ impl MemcachedArgs {
         if !self.files {
             self.put("pool", "none");
         }
+        self.put_port();
         let engine = if self.keeps_all { "kv" } else { "mdb" };
         self.put("engine", engine);
         let level = ["warn", "info", "debug", "trace"][self.verbose.min(3)];
@@ -198,28 +264,46 @@ impl MemcachedArgs {
         arguments
     }
 
+    /// Adds the port, and what concerns TLS if it is enabled. memcached ignores the certificate without `-Z`.
+    fn put_port(&mut self) {
+        let port = self.port.take();
+        if !self.tls.is_enabled {
+            let plain = self.tls.plain_port.map(|port| port.to_string().into());
+            if let Some(port) = plain.or(port) {
+                self.put("memcached-port", port);
+            }
+            return;
+        }
+        let plain = self.tls.plain_port.map(|port| port.to_string());
+        self.put("memcached-port", plain.as_deref().unwrap_or("off"));
+        let port = port.unwrap_or_else(|| MEMCACHED_PORT.to_string().into());
+        self.put("memcached-tls-port", port);
+        self.put("tls-auth-clients", self.tls.clients.unwrap_or("no"));
+        let arguments = std::mem::take(&mut self.tls.arguments);
+        self.serve.extend(arguments.into_iter().map(OsString::from));
+    }
+
     /// Adds an option as [`Self::put`] does. If `serve` refuses its value, the error names `flag`, which the user
     /// gave.
     fn put_for(&mut self, flag: &str, option: &str, value: &OsStr) -> Result<(), String> {
+        check(flag, option, value)?;
         self.put(option, value);
-        let argument = &self.serve[self.serve.len() - 1];
-        match objection(&["serve"], argument) {
-            None => Ok(()),
-            Some(why) => Err(format!("{flag} {}: {why}", value.to_string_lossy())),
-        }
+        Ok(())
     }
 
     fn put(&mut self, option: &str, value: impl AsRef<OsStr>) {
-        let mut argument = OsString::from(format!("--{option}="));
-        argument.push(value);
-        self.serve.push(argument);
+        self.serve.push(argument(option, value));
     }
 
     /// Applies one flag with its value.
     fn take(&mut self, letter: char, value: &OsStr) -> Result<(), String> {
         let text = value.to_string_lossy();
         match letter {
-            'p' => self.put_for("-p", "memcached-port", value)?,
+            'p' => {
+                check("-p", "memcached-port", value)?;
+                self.port = Some(value.into());
+            }
+            'Z' => self.tls.is_enabled = true,
             'l' => self.listen(&text)?,
             'm' => {
                 let megabytes: u64 = text.parse().unwrap_or(0);
@@ -264,7 +348,7 @@ impl MemcachedArgs {
                         self.put_for("-o idle_timeout", "idle-timeout", OsStr::new(value))?;
                     } else if name == "accept_copy" {
                         self.serve.push("--accept-copy".into());
-                    } else if !MEANINGLESS_OPTIONS.contains(&name) {
+                    } else if !self.tls.take(name, value)? && !MEANINGLESS_OPTIONS.contains(&name) {
                         return Err(format!("Illegal suboption \"{name}\""));
                     }
                 }
@@ -281,11 +365,15 @@ impl MemcachedArgs {
         Ok(())
     }
 
-    /// `-l addr[:port][,addr[:port]...]`
+    /// `-l addr[:port][,addr[:port]...]`; with `-Z` the port of an address after `notls:` is not for TLS.
     fn listen(&mut self, list: &str) -> Result<(), String> {
-        let mut addrs = String::new();
+        let mut addrs: Vec<IpAddr> = Vec::new();
         for addr in list.split(',') {
-            let local = addr.replacen("localhost", "127.0.0.1", 1);
+            let (bare, is_plain) = match addr.strip_prefix("notls:") {
+                Some(bare) => (bare, true),
+                None => (addr, false),
+            };
+            let local = bare.replacen("localhost", "127.0.0.1", 1);
             let (ip, port) = match local.parse::<SocketAddr>() {
                 Ok(addr) => (addr.ip(), Some(addr.port())),
                 Err(_) => {
@@ -295,14 +383,19 @@ impl MemcachedArgs {
                     (ip.map_err(|_| format!("-l {addr}: {what}"))?, None)
                 }
             };
-            if let Some(port) = port {
-                self.put("memcached-port", port.to_string());
+            match (port, is_plain) {
+                (Some(port), true) => self.tls.plain_port = Some(port),
+                (Some(port), false) => self.port = Some(port.to_string().into()),
+                (None, true) => return Err(format!("-l {addr}: needs a port")),
+                (None, false) => {}
             }
-            let comma = if addrs.is_empty() { "" } else { "," };
-            write!(addrs, "{comma}{ip}").map_err(|e| e.to_string())?;
+            if !addrs.contains(&ip) {
+                addrs.push(ip);
+            }
         }
         self.listens = true;
-        self.put("bind", addrs);
+        let addrs: Vec<_> = addrs.iter().map(IpAddr::to_string).collect();
+        self.put("bind", addrs.join(","));
         // An explicit address counts as consent to serve without authentication, as in memcached. With -Y clients give a
         // password even so.
         self.serve.push("--unsafe-no-auth".into());
@@ -311,6 +404,20 @@ impl MemcachedArgs {
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn argument(option: &str, value: impl AsRef<OsStr>) -> OsString {
+    let mut argument = OsString::from(format!("--{option}="));
+    argument.push(value);
+    argument
+}
+
+/// Checks that `serve` accepts a value of an option. An error names `flag`, which the user gave.
+fn check(flag: &str, option: &str, value: &OsStr) -> Result<(), String> {
+    match objection(&["serve"], &argument(option, value)) {
+        None => Ok(()),
+        Some(why) => Err(format!("{flag} {}: {why}", value.to_string_lossy())),
+    }
+}
 
 fn runs_as(user: &str) -> Result<(), String> {
     let own = rustix::process::geteuid().as_raw().to_string();
@@ -343,6 +450,14 @@ fn read(args: &[OsString]) -> Result<MemcachedArgs, Failure> {
             },
         };
         taken.map_err(Failure::Usage)?;
+    }
+    if asked.tls.is_enabled && !asked.tls.has_certificate {
+        return Err(Failure::Usage("-Z needs -o ssl_chain_cert=<file>".into()));
+    }
+    let asks_clients = asked.tls.clients.is_some_and(|clients| clients != "no");
+    if asked.tls.is_enabled && asks_clients && !asked.tls.has_authorities {
+        let text = "-o ssl_verify_mode=1 and 2 need -o ssl_ca_cert=<file>";
+        return Err(Failure::Usage(text.into()));
     }
     if asked.item_bytes > asked.bytes / 2 {
         let text = "-I: the item size must be at most half of -m";
@@ -463,12 +578,65 @@ mod tests {
     }
 
     #[test]
+    fn the_flags_of_tls_are_translated_if_it_is_enabled() {
+        let options = "-o ssl_chain_cert=/c,ssl_key=/k,ssl_keyformat=1,ssl_wbuf_size=16";
+        let given = arguments(&format!("{options} -p 7")).unwrap();
+        assert!(
+            given.contains(&"--memcached-port=7".to_owned()),
+            "{given:?}"
+        );
+        assert!(!given.iter().any(|arg| arg.contains("tls")), "{given:?}");
+        let given = arguments(&format!("{options} -Z")).unwrap();
+        for expected in [
+            "--memcached-port=off",
+            "--memcached-tls-port=11211",
+            "--tls-auth-clients=no",
+            "--tls-cert-file=/c",
+            "--tls-key-file=/k",
+        ] {
+            assert!(
+                given.iter().any(|arg| arg == expected),
+                "{expected}: {given:?}"
+            );
+        }
+        let given = arguments(&format!("-l notls:127.0.0.1:8,127.0.0.1:9 -Z {options}")).unwrap();
+        for expected in [
+            "--memcached-port=8",
+            "--memcached-tls-port=9",
+            "--bind=127.0.0.1",
+        ] {
+            assert!(
+                given.iter().any(|arg| arg == expected),
+                "{expected}: {given:?}"
+            );
+        }
+        let more = ",ssl_verify_mode=2,ssl_ca_cert=/a,ssl_min_version=3";
+        let given = arguments(&format!("-l 127.0.0.1:9 -Z {options}{more}")).unwrap();
+        for expected in [
+            "--memcached-tls-port=9",
+            "--tls-auth-clients=yes",
+            "--tls-ca-cert-file=/a",
+            "--tls-protocols=TLSv1.3",
+        ] {
+            assert!(
+                given.iter().any(|arg| arg == expected),
+                "{expected}: {given:?}"
+            );
+        }
+        assert!(
+            !given.contains(&"--tls-auth-clients=no".to_owned()),
+            "{given:?}"
+        );
+    }
+
+    #[test]
     fn every_translation_is_a_command_line_of_serve() {
         use clap::Parser;
         for line in [
             "",
             "-m 10 -p 0 -l ::1 -c 1 -t 1 -I 1m -F -C -v",
             "-k -L -r -M -f 1.2 -R 5 -b 9",
+            "-Z -o ssl_chain_cert=/c,ssl_key=/k,ssl_ca_cert=/a,ssl_verify_mode=1,ssl_min_version=2",
         ] {
             let given = arguments(line).unwrap();
             assert!(crate::Cli::try_parse_from(&given).is_ok(), "{given:?}");
@@ -479,7 +647,19 @@ mod tests {
     fn invalid_and_unsupported_flags_are_refused_by_name() {
         for (line, why) in [
             ("-S", "invalid option -- 'S'"),
-            ("--enable-ssl", "unrecognized option '--enable-ssl'"),
+            ("--enable-ssl", "-Z needs -o ssl_chain_cert"),
+            (
+                "-Z -o ssl_chain_cert=c,ssl_verify_mode=3",
+                "must be 0, 1 or 2",
+            ),
+            ("-o ssl_min_version=1", "must be 2 (TLS 1.2) or 3 (TLS 1.3)"),
+            ("-o ssl_keyformat=2", "must be 1 (PEM)"),
+            ("-o ssl_key", "-o ssl_key must be given a file"),
+            (
+                "-Z -o ssl_chain_cert=c,ssl_verify_mode=2",
+                "need -o ssl_ca_cert",
+            ),
+            ("-o ssl_ciphers=x", "Illegal suboption \"ssl_ciphers\""),
             ("-p", "requires an argument"),
             (
                 "-p 99999",
@@ -491,6 +671,7 @@ mod tests {
             ("-m 0", "-m 0: must be a number of megabytes greater than 0"),
             ("-I 1", "-I 1: an item size must be from 1k to 512m"),
             ("-l there", "-l there: an address must be an IP"),
+            ("-l notls:127.0.0.1", "-l notls:127.0.0.1: needs a port"),
             (
                 "-o idle_timeout=x",
                 "-o idle_timeout x: invalid digit found in string",

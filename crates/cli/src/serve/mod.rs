@@ -218,6 +218,9 @@ pub(crate) struct ServeArgs {
     /// default has a password or is restricted and there is no --memcached-auth-file.
     #[arg(long, value_name = "N|off")]
     memcached_port: Option<OptionalPort>,
+    /// Port for memcached clients that use TLS; 0 selects a free port, off disables it. It needs --tls-cert-file.
+    #[arg(long, value_name = "N|off", default_value = "off")]
+    memcached_tls_port: OptionalPort,
     /// Serve figures over HTTP at this port of 127.0.0.1, or at this address: a live page, /metrics for Prometheus,
     /// /healthz and /readyz. 9121 is usual; 0 selects a free port. It needs no password, changes nothing, and shows
     /// keys to clients on this machine only. Default: off.
@@ -344,15 +347,18 @@ impl ServeArgs {
                 .map_err(|e| Failure::Usage(format!("--memcached-auth-file {e}")))?;
         }
         check_tls(&self.options().tls).map_err(|e| Failure::Usage(e.to_string()))?;
-        if self.tls_port != OptionalPort(None) && self.tls_cert_file.is_empty() {
-            return Err(Failure::Usage("--tls-port needs --tls-cert-file".into()));
+        let tls_ports = [
+            ("--tls-port", self.tls_port),
+            ("--memcached-tls-port", self.memcached_tls_port),
+        ];
+        for (option, port) in tls_ports {
+            if port.0.is_some() && self.tls_cert_file.is_empty() {
+                return Err(Failure::Usage(format!("{option} needs --tls-cert-file")));
+            }
         }
-        if self.port == OptionalPort(None)
-            && self.tls_port == OptionalPort(None)
-            && self.memcached_port().is_none()
-            && self.unixsocket.is_none()
-        {
-            let text = "--port, --tls-port and --memcached-port are off and --unixsocket is not given: no client could connect";
+        if self.ports().iter().all(|(port, ..)| port.is_none()) && self.unixsocket.is_none() {
+            let text = "--port, --tls-port, --memcached-port and --memcached-tls-port are off and --unixsocket is not \
+                        given: no client could connect";
             return Err(Failure::Usage(text.into()));
         }
         let most = VALUE_BYTES_MAX as u64;
@@ -412,7 +418,8 @@ impl ServeArgs {
 
     /// Whether a port is open to memcached clients that do not authenticate.
     fn is_memcached_open(&self) -> bool {
-        self.memcached_port().is_some() && self.memcached_auth_file.is_none()
+        let is_served = self.memcached_port().is_some() || self.memcached_tls_port.0.is_some();
+        is_served && self.memcached_auth_file.is_none()
     }
 
     /// Returns the largest memcached item that `--memcached-item-size` allows, in bytes. The store may have a lower
@@ -440,14 +447,19 @@ impl ServeArgs {
         Some(functions_file(pool))
     }
 
-    fn bind(&self) -> Result<Server, Failure> {
-        let ports = [
+    /// The ports, with their protocols and whether they are for TLS.
+    fn ports(&self) -> [(Option<u16>, WireProtocol, bool); 4] {
+        [
             (self.port.0, WireProtocol::Resp, false),
             (self.tls_port.0, WireProtocol::Resp, true),
             (self.memcached_port(), WireProtocol::Memcached, false),
-        ];
+            (self.memcached_tls_port.0, WireProtocol::Memcached, true),
+        ]
+    }
+
+    fn bind(&self) -> Result<Server, Failure> {
         let mut endpoints = Vec::new();
-        for (port, protocol, tls) in ports {
+        for (port, protocol, tls) in self.ports() {
             let Some(port) = port else {
                 continue;
             };
@@ -622,6 +634,9 @@ impl ServeArgs {
             .map(|endpoint| match endpoint.protocol {
                 WireProtocol::Resp if endpoint.tls => format!("rediss://{}", endpoint.addr),
                 WireProtocol::Resp => format!("redis://{}", endpoint.addr),
+                WireProtocol::Memcached if endpoint.tls => {
+                    format!("memcached+tls://{}", endpoint.addr)
+                }
                 WireProtocol::Memcached => format!("memcached://{}", endpoint.addr),
             })
             .collect();

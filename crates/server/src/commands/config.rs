@@ -143,7 +143,10 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
             text(shared.options.debug_command.name()),
         ),
         ("tcp-backlog", text("511")),
-        ("tls-port", shared.tls_port().unwrap_or(0).to_string()),
+        (
+            "tls-port",
+            shared.tls_port(WireProtocol::Resp).unwrap_or(0).to_string(),
+        ),
         (
             "unixsocket",
             socket.map_or(String::new(), |socket| socket.path.display().to_string()),

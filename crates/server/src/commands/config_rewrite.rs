@@ -253,7 +253,7 @@ fn set_start(lines: &mut ConfigLines, shared: &ServerShared<'_>) {
     let options = shared.options;
     let port = shared.port(WireProtocol::Resp).unwrap_or(0);
     set_word(lines, "port", &port.to_string(), "6379");
-    let tls_port = shared.tls_port().unwrap_or(0);
+    let tls_port = shared.tls_port(WireProtocol::Resp).unwrap_or(0);
     set_word(lines, "tls-port", &tls_port.to_string(), "0");
     if options.workers > 0 {
         set_word(lines, "io-threads", &options.workers.to_string(), "");

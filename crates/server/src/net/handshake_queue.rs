@@ -10,14 +10,23 @@ use mio::Waker;
 use mio::net::TcpStream;
 
 use crate::lock::lock;
+use crate::settings::WireProtocol;
 use crate::state::clients::PeerAddr;
 
 /// Most handshakes that are not complete.
 const HANDSHAKES_MAX: usize = 1024;
 
+/// An accepted socket whose handshake has not begun.
+pub(super) struct WaitingSocket {
+    pub stream: TcpStream,
+    pub peer: PeerAddr,
+    /// What the client speaks after the handshake.
+    pub protocol: WireProtocol,
+}
+
 /// Accepted sockets whose handshakes have not begun, and the number of all that are not complete.
 pub(super) struct HandshakeQueue {
-    sockets: Mutex<Vec<(TcpStream, PeerAddr)>>,
+    sockets: Mutex<Vec<WaitingSocket>>,
     open: AtomicUsize,
     waker: Waker,
 }
@@ -37,18 +46,18 @@ impl HandshakeQueue {
     }
 
     /// Adds a socket. Returns `false`, and closes it, if there are too many (TLS-1).
-    pub(super) fn add(&self, stream: TcpStream, peer: PeerAddr) -> bool {
+    pub(super) fn add(&self, socket: WaitingSocket) -> bool {
         if self.len() >= HANDSHAKES_MAX {
             return false;
         }
         self.open.fetch_add(1, Ordering::Relaxed);
-        lock(&self.sockets).push((stream, peer));
+        lock(&self.sockets).push(socket);
         self.wake();
         true
     }
 
     /// Takes the sockets whose handshakes have not begun.
-    pub(super) fn take(&self) -> Vec<(TcpStream, PeerAddr)> {
+    pub(super) fn take(&self) -> Vec<WaitingSocket> {
         std::mem::take(&mut lock(&self.sockets))
     }
 

@@ -21,7 +21,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use super::assignment::assign_to_worker;
 use super::executor::ServerParts;
 use super::expiry_events;
-use super::handshake_queue::HandshakeQueue;
+use super::handshake_queue::{HandshakeQueue, WaitingSocket};
 use super::long_requests;
 use super::saves;
 use super::tls_handshakes;
@@ -622,7 +622,12 @@ fn admit(parts: &ServerParts<'_>, mut stream: TcpStream, peer: PeerAddr, endpoin
     if !endpoint.tls {
         return assign_to_worker(parts, stream, &peer, protocol, None);
     }
-    if !parts.pool.handshakes.add(stream, peer) {
+    let socket = WaitingSocket {
+        stream,
+        peer,
+        protocol,
+    };
+    if !parts.pool.handshakes.add(socket) {
         shared.stats.rejected.fetch_add(1, Ordering::Relaxed);
     }
 }

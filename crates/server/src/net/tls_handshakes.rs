@@ -20,6 +20,7 @@ use rustls::ServerConnection;
 
 use super::assignment::assign_to_worker;
 use super::executor::ServerParts;
+use super::handshake_queue::WaitingSocket;
 use super::tls_stream::TlsStream;
 use super::worker::WAKE;
 use crate::settings::WireProtocol;
@@ -35,6 +36,7 @@ const TICK: Duration = Duration::from_millis(500);
 struct Handshake {
     stream: TcpStream,
     peer: PeerAddr,
+    protocol: WireProtocol,
     session: Box<ServerConnection>,
     began: Instant,
 }
@@ -53,8 +55,8 @@ pub(super) fn run(parts: &ServerParts<'_>, mut poll: Poll) -> io::Result<()> {
         }
         let mut ready: Vec<_> = events.iter().map(|event| event.token()).collect();
         ready.retain(|token| *token != WAKE);
-        for (stream, peer) in queue.take() {
-            let begun = begin(parts, &poll, stream, peer, next);
+        for socket in queue.take() {
+            let begun = begin(parts, &poll, socket, next);
             match begun {
                 Ok(handshake) => {
                     open.insert(next, handshake);
@@ -82,6 +84,7 @@ pub(super) fn run(parts: &ServerParts<'_>, mut poll: Poll) -> io::Result<()> {
                 Err(error) => {
                     let peer = open.remove(&token.0).map(|failed| failed.peer.to_string());
                     tracing::info!(%error, peer, "a TLS handshake failed");
+                    parts.shared.security.tls.note_failed_handshake();
                     queue.note_ended(1);
                 }
             }
@@ -96,10 +99,14 @@ pub(super) fn run(parts: &ServerParts<'_>, mut poll: Poll) -> io::Result<()> {
 fn begin(
     parts: &ServerParts<'_>,
     poll: &Poll,
-    mut stream: TcpStream,
-    peer: PeerAddr,
+    socket: WaitingSocket,
     token: usize,
 ) -> io::Result<Handshake> {
+    let WaitingSocket {
+        mut stream,
+        peer,
+        protocol,
+    } = socket;
     let config = parts.shared.security.tls.config();
     let config = config.ok_or_else(|| io::Error::other("there is no certificate"))?;
     let session = ServerConnection::new(config).map_err(io::Error::other)?;
@@ -109,6 +116,7 @@ fn begin(
     Ok(Handshake {
         stream,
         peer,
+        protocol,
         session: Box::new(session),
         began: Instant::now(),
     })
@@ -119,6 +127,7 @@ fn finish(parts: &ServerParts<'_>, poll: &Poll, complete: Handshake) {
     let Handshake {
         mut stream,
         peer,
+        protocol,
         session,
         ..
     } = complete;
@@ -128,5 +137,5 @@ fn finish(parts: &ServerParts<'_>, poll: &Poll, complete: Handshake) {
         return;
     }
     let tls = TlsStream::new(session);
-    assign_to_worker(parts, stream, &peer, WireProtocol::Resp, Some(tls));
+    assign_to_worker(parts, stream, &peer, protocol, Some(tls));
 }

@@ -229,9 +229,9 @@ impl ServerShared<'_> {
         self.first_port(|endpoint| endpoint.protocol == protocol && !endpoint.tls)
     }
 
-    /// The port of the first endpoint with TLS.
-    pub(crate) fn tls_port(&self) -> Option<u16> {
-        self.first_port(|endpoint| endpoint.tls)
+    /// The port of the first endpoint with `protocol` and TLS.
+    pub(crate) fn tls_port(&self, protocol: WireProtocol) -> Option<u16> {
+        self.first_port(|endpoint| endpoint.protocol == protocol && endpoint.tls)
     }
 
     fn first_port(&self, is_meant: impl Fn(&Endpoint) -> bool) -> Option<u16> {

@@ -1,7 +1,9 @@
 //! The certificate and the rules of TLS connections. CONFIG SET replaces them; connections keep those of their handshake.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -14,9 +16,30 @@ use crate::lock::lock;
 use crate::settings::{TlsClients, TlsSettings};
 use crate::settings_error::SettingsError;
 
-/// The settings of TLS, and the configuration made from them.
-#[derive(Default)]
-pub(crate) struct TlsState(Mutex<(TlsSettings, Option<Arc<ServerConfig>>)>);
+/// The settings of TLS, the configuration made from them, and what is counted.
+pub(crate) struct TlsState {
+    used: Mutex<UsedTls>,
+    failed_handshakes: AtomicU64,
+}
+
+/// Settings in use.
+struct UsedTls {
+    settings: TlsSettings,
+    config: Option<Arc<ServerConfig>>,
+    /// When the files were read.
+    since: Instant,
+}
+
+impl UsedTls {
+    /// Reads the files of `settings`.
+    fn read(settings: TlsSettings) -> Result<UsedTls, SettingsError> {
+        Ok(UsedTls {
+            config: configuration(&settings)?,
+            settings,
+            since: Instant::now(),
+        })
+    }
+}
 
 impl TlsState {
     /// Reads the files of `settings`.
@@ -24,18 +47,20 @@ impl TlsState {
     /// # Errors
     /// [`SettingsError`], which names the file.
     pub(crate) fn new(settings: TlsSettings) -> Result<TlsState, SettingsError> {
-        let config = configuration(&settings)?;
-        Ok(TlsState(Mutex::new((settings, config))))
+        Ok(TlsState {
+            used: Mutex::new(UsedTls::read(settings)?),
+            failed_handshakes: AtomicU64::new(0),
+        })
     }
 
     /// The settings now.
     pub(crate) fn settings(&self) -> TlsSettings {
-        lock(&self.0).0.clone()
+        lock(&self.used).settings.clone()
     }
 
     /// The configuration of the next connection; `None` without a certificate.
     pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
-        lock(&self.0).1.clone()
+        lock(&self.used).config.clone()
     }
 
     /// Reads the files of `settings` and uses them from now on.
@@ -43,9 +68,24 @@ impl TlsState {
     /// # Errors
     /// [`SettingsError`], which names the file. Nothing has changed.
     pub(crate) fn replace(&self, settings: TlsSettings) -> Result<(), SettingsError> {
-        let config = configuration(&settings)?;
-        *lock(&self.0) = (settings, config);
+        let read = UsedTls::read(settings)?;
+        *lock(&self.used) = read;
         Ok(())
+    }
+
+    /// Seconds since the files were read.
+    pub(crate) fn age_secs(&self) -> u64 {
+        lock(&self.used).since.elapsed().as_secs()
+    }
+
+    /// Counts a handshake that failed.
+    pub(crate) fn note_failed_handshake(&self) {
+        self.failed_handshakes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of handshakes that failed.
+    pub(crate) fn failed_handshakes(&self) -> u64 {
+        self.failed_handshakes.load(Ordering::Relaxed)
     }
 }
 

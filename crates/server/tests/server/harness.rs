@@ -20,6 +20,7 @@ pub(crate) struct Running {
     memcached_addr: SocketAddr,
     admin_addr: Option<SocketAddr>,
     tls_addr: Option<SocketAddr>,
+    memcached_tls_addr: Option<SocketAddr>,
     pub(crate) store: Volatile,
     handle: ServerHandle,
     thread: Option<JoinHandle<std::io::Result<()>>>,
@@ -52,16 +53,17 @@ impl Running {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut endpoints = vec![Endpoint::resp(addr), Endpoint::memcached(addr)];
         if !options.tls.cert_file.is_empty() {
-            let tls = true;
-            endpoints.push(Endpoint {
-                tls,
-                ..Endpoint::resp(addr)
-            });
+            let plain = [Endpoint::resp(addr), Endpoint::memcached(addr)];
+            endpoints.extend(plain.map(|endpoint| Endpoint {
+                tls: true,
+                ..endpoint
+            }));
         }
         let server = Server::bind(&endpoints, options).unwrap();
         server.listen().unwrap();
         let [addr, memcached_addr] = [0, 1].map(|at| server.endpoints()[at].addr);
-        let tls_addr = server.endpoints().get(2).map(|endpoint| endpoint.addr);
+        let [tls_addr, memcached_tls_addr] =
+            [2, 3].map(|at| server.endpoints().get(at).map(|endpoint| endpoint.addr));
         let (handle, admin_addr) = (server.handle(), server.admin_addr());
         let served = store.clone();
         let thread = std::thread::spawn(move || server.run(&served));
@@ -70,6 +72,7 @@ impl Running {
             memcached_addr,
             admin_addr,
             tls_addr,
+            memcached_tls_addr,
             store,
             handle,
             thread: Some(thread),
@@ -89,6 +92,12 @@ impl Running {
     /// Connects to the admin port.
     pub(crate) fn connect_admin(&self) -> Client {
         Running::connect_to(self.admin_addr.expect("the options have an admin port"))
+    }
+
+    /// Connects a socket to memcached's port for TLS.
+    pub(crate) fn connect_memcached_tls_socket(&self) -> TcpStream {
+        let addr = self.memcached_tls_addr;
+        Running::connect_to(addr.expect("the options have a certificate")).stream
     }
 
     /// Connects a socket to the port for TLS.

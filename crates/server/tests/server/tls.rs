@@ -13,7 +13,7 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
 };
 
-use crate::harness::{Running, request};
+use crate::harness::{Running, request, wait_until};
 
 /// The path of a file with a certificate or a key.
 fn file(name: &str) -> String {
@@ -67,7 +67,12 @@ const KNOWN: ClientSetup = ClientSetup {
 struct Client(StreamOwned<ClientConnection, TcpStream>);
 
 impl Client {
+    /// Connects a Redis client.
     fn connect(server: &Running, setup: &ClientSetup) -> Client {
+        Client::begin(server.connect_tls_socket(), setup)
+    }
+
+    fn begin(socket: TcpStream, setup: &ClientSetup) -> Client {
         let mut roots = RootCertStore::empty();
         let root = CertificateDer::from_pem_file(file(setup.root)).unwrap();
         roots.add(root).unwrap();
@@ -85,7 +90,16 @@ impl Client {
         };
         let name = ServerName::try_from("localhost").unwrap();
         let session = ClientConnection::new(Arc::new(config), name).unwrap();
-        Client(StreamOwned::new(session, server.connect_tls_socket()))
+        Client(StreamOwned::new(session, socket))
+    }
+
+    /// Sends lines of memcached's protocol, and compares the replies.
+    #[track_caller]
+    fn say(&mut self, lines: &str, expected: &str) {
+        self.0.write_all(lines.as_bytes()).unwrap();
+        let mut got = vec![0; expected.len()];
+        self.0.read_exact(&mut got).unwrap();
+        assert_eq!(String::from_utf8_lossy(&got), expected);
     }
 
     /// Sends requests, separated by semicolons, and compares the replies.
@@ -287,6 +301,74 @@ fn config_set_reads_new_certificates() {
             .try_ask("PING", 7)
             .is_err()
     );
+}
+
+#[test]
+fn memcached_clients_use_the_same_certificates_and_may_let_them_be_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let cert = folder.path().join("both.pem");
+    let copy = |name: &str| {
+        let part = |kind| std::fs::read_to_string(file(&format!("{name}.{kind}"))).unwrap();
+        std::fs::write(&cert, part("crt") + &part("key")).unwrap();
+    };
+    copy("server");
+    let server = running(TlsSettings {
+        cert_file: cert.display().to_string(),
+        key_file: String::new(),
+        ..settings(TlsClients::Yes)
+    });
+    let connect = |setup| Client::begin(server.connect_memcached_tls_socket(), setup);
+    let mut client = connect(&KNOWN);
+    client.say(
+        "set k 7 0 2\r\nvv\r\nget k\r\n",
+        "STORED\r\nVALUE k 7 2\r\nvv\r\nEND\r\n",
+    );
+    let value = "0123456789abcdef".repeat(60_000);
+    client.say(
+        &format!("set big 0 0 {}\r\n{value}\r\nget big\r\n", value.len()),
+        &format!(
+            "STORED\r\nVALUE big 0 {}\r\n{value}\r\nEND\r\n",
+            value.len()
+        ),
+    );
+    server.connect().ask("GET k", "$2\r\nvv\r\n");
+    // A client without a certificate is not served.
+    let mut stranger = connect(&ANONYMOUS);
+    let served = stranger.0.write_all(b"version\r\n");
+    let served = served.and_then(|()| stranger.0.read_exact(&mut [0; 7]));
+    assert!(served.is_err());
+    wait_until(|| {
+        client.0.write_all(b"stats\r\n").unwrap();
+        let mut figures = String::new();
+        while !figures.ends_with("END\r\n") {
+            let mut byte = [0];
+            client.0.read_exact(&mut byte).unwrap();
+            figures.push(byte[0].into());
+        }
+        figures.contains("STAT ssl_handshake_errors 1\r\n")
+    });
+
+    copy("other");
+    client.say("refresh_certs\r\n", "OK\r\n");
+    client.say("refresh_certs noreply\r\nmn\r\n", "MN\r\n");
+    let setup = ClientSetup {
+        root: "other-ca.crt",
+        ..KNOWN
+    };
+    connect(&setup).say("mn\r\n", "MN\r\n");
+    // What cannot be used changes nothing.
+    std::fs::write(&cert, "nothing").unwrap();
+    let error = format!("Error tls-cert-file {}", cert.display());
+    client.say("refresh_certs\r\n", &error);
+    connect(&setup).say("mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn without_a_port_for_tls_no_certificate_is_read_again() {
+    let server = Running::with(ServerOptions::default());
+    let mut client = server.connect_memcached();
+    client.send_raw(b"refresh_certs\r\nrefresh_certs noreply\r\n");
+    client.expect("Error TLS not enabled\r\nError TLS not enabled\r\n");
 }
 
 #[test]

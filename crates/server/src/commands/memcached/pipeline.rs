@@ -427,6 +427,7 @@ fn line(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
         b"verbosity" => text::verbosity(ctx, args),
         b"version" => ctx.append_reply(&format!("VERSION {VERSION}"), false),
         b"slabs" => text::slabs(ctx, args),
+        b"refresh_certs" => text::refresh_certs(ctx, args),
         b"quit" => ctx.client.leaving = true,
         b"shutdown" => ctx.refuse("ERROR: shutdown not enabled"),
         b"stats" => stats::stats(ctx, args),

@@ -14,7 +14,7 @@ use super::state::MemcachedState;
 use crate::buffers::reply::{ReplyBuffer, ReplySink};
 use crate::protocol::memcached::VERSION;
 use crate::protocol::memcached::parse::{BAD_FORMAT, ERROR, Words, u32_of};
-use crate::settings::WireProtocol;
+use crate::settings::{TlsClients, WireProtocol};
 use crate::state::shared::ServerShared;
 use crate::stats::counters::Counter;
 use crate::stats::process::cpu_secs;
@@ -144,6 +144,13 @@ fn general(shared: &ServerShared<'_>, figures: &Stats, lines: &mut StatLines<'_>
         "farbank_pool_bytes": figures.pool.bytes,
         "farbank_damaged_records": figures.damaged_records,
     );
+    if shared.tls_port(WireProtocol::Memcached).is_some() {
+        let tls = &shared.security.tls;
+        stats!(lines,
+            "ssl_handshake_errors": tls.failed_handshakes(),
+            "time_since_server_cert_refresh": tls.age_secs(),
+        );
+    }
 }
 
 fn settings(
@@ -160,13 +167,15 @@ fn settings(
         .filter(|endpoint| endpoint.protocol == WireProtocol::Memcached)
         .map(|endpoint| endpoint.addr.ip().to_string())
         .collect();
+    let protocol = WireProtocol::Memcached;
+    let port = shared.port(protocol).or(shared.tls_port(protocol));
     let auth_file = state
         .credentials()
         .map(|credentials| credentials.file().display().to_string());
     stats!(lines,
         "maxbytes": figures.pool.capacity_bytes,
         "maxconns": shared.settings.clients_max.load(Ordering::Relaxed),
-        "tcpport": shared.port(WireProtocol::Memcached).unwrap_or(0),
+        "tcpport": port.unwrap_or(0),
         "udpport": 0,
         "inter": inter.join(","),
         "verbosity": 0,
@@ -189,6 +198,40 @@ fn settings(
         "track_sizes": "no",
         "memory_file": &shared.options.pool,
     );
+    let tls = shared.security.tls.settings();
+    let protocols = tls.protocols.to_ascii_lowercase();
+    stats!(lines,
+        "ssl_enabled": yes(shared.tls_port(protocol).is_some()),
+        "ssl_chain_cert": or_null(&tls.cert_file),
+        "ssl_key": or_null(&tls.key_file),
+        "ssl_verify_mode": verify_mode(tls.clients),
+        "ssl_keyformat": 1,
+        "ssl_ciphers": "NULL",
+        "ssl_session_cache": "no",
+        "ssl_kernel_tls": "no",
+        "ssl_ca_cert": or_null(&tls.ca_cert_file),
+        "ssl_min_version": match protocols.is_empty() || protocols.contains("tlsv1.2") {
+            true => "tlsv1.2",
+            false => "tlsv1.3",
+        },
+    );
+}
+
+/// Returns the text as memcached prints a setting that is a text: "NULL" if it is empty.
+fn or_null(text: &str) -> &str {
+    match text {
+        "" => "NULL",
+        text => text,
+    }
+}
+
+/// Returns the number that memcached has for a rule of client certificates (`ssl_verify_mode`).
+fn verify_mode(clients: TlsClients) -> u8 {
+    match clients {
+        TlsClients::No => 0,
+        TlsClients::Optional => 1,
+        TlsClients::Yes => 2,
+    }
 }
 
 /// Returns the slab classes. A store that is no cache has none.

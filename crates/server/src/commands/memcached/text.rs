@@ -1,5 +1,5 @@
 //! The classic commands: get gets gat gats set add replace append prepend cas touch delete incr decr
-//! flush_all verbosity.
+//! flush_all verbosity refresh_certs.
 
 use farbank_store::{Error, ReadView, Value, ValueMeta};
 
@@ -16,6 +16,7 @@ use crate::protocol::memcached::parse::{
     u32_of, u64_of,
 };
 use crate::protocol::resp::number::DecimalText;
+use crate::settings::WireProtocol;
 use crate::stats::counters::Counter;
 
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
@@ -475,6 +476,19 @@ pub(super) fn slabs(ctx: &mut MemcachedCtx<'_>, mut words: Words<'_>) {
         (Some(b"automove"), Some(Some(0..=2))) => ctx.append_reply("OK", false),
         (Some(b"reassign"), Some(_)) => ctx.refuse("CLIENT_ERROR slab reassignment disabled"),
         _ => ctx.refuse(ERROR),
+    }
+}
+
+/// `refresh_certs [noreply]`: reads the files of the certificate again, for the next connections.
+pub(super) fn refresh_certs(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
+    let quiet = words.last() == Some(b"noreply");
+    if ctx.shared.tls_port(WireProtocol::Memcached).is_none() {
+        return ctx.refuse("Error TLS not enabled");
+    }
+    let tls = &ctx.shared.security.tls;
+    match tls.replace(tls.settings()) {
+        Ok(()) => ctx.append_reply("OK", quiet),
+        Err(error) => ctx.refuse(&format!("Error {error}")),
     }
 }
 
