@@ -149,12 +149,8 @@ pub(crate) struct MemcachedArgs {
 #[derive(Debug, Default, PartialEq)]
 struct MemcachedTls {
     is_enabled: bool,
-    /// Arguments of `serve`.
-    arguments: Vec<String>,
-    has_certificate: bool,
-    has_authorities: bool,
-    /// The value of `--tls-auth-clients`.
-    clients: Option<&'static str>,
+    /// Options of `serve` with their values. Of an option that is there twice, the last one counts.
+    options: Vec<(&'static str, String)>,
     /// Port of `-l notls:`.
     plain_port: Option<u16>,
 }
@@ -162,30 +158,21 @@ struct MemcachedTls {
 impl MemcachedTls {
     /// Applies a suboption of `-o`. Returns `false` if it is none of TLS.
     fn take(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        let argument = match (name, value) {
+        let (option, value) = match (name, value) {
             ("ssl_chain_cert" | "ssl_key" | "ssl_ca_cert", "") => {
                 return Err(format!("-o {name} must be given a file"));
             }
-            ("ssl_chain_cert", file) => {
-                self.has_certificate = true;
-                format!("--tls-cert-file={file}")
-            }
-            ("ssl_key", file) => format!("--tls-key-file={file}"),
-            ("ssl_ca_cert", file) => {
-                self.has_authorities = true;
-                format!("--tls-ca-cert-file={file}")
-            }
+            ("ssl_chain_cert", file) => (CERTIFICATE, file),
+            ("ssl_key", file) => ("tls-key-file", file),
+            ("ssl_ca_cert", file) => (AUTHORITIES, file),
+            ("ssl_verify_mode", "0") => (CLIENTS, "no"),
+            ("ssl_verify_mode", "1") => (CLIENTS, "optional"),
+            ("ssl_verify_mode", "2") => (CLIENTS, "yes"),
             ("ssl_verify_mode", mode) => {
-                self.clients = match mode {
-                    "0" => Some("no"),
-                    "1" => Some("optional"),
-                    "2" => Some("yes"),
-                    _ => return Err(format!("-o ssl_verify_mode={mode}: must be 0, 1 or 2")),
-                };
-                return Ok(true);
+                return Err(format!("-o ssl_verify_mode={mode}: must be 0, 1 or 2"));
             }
-            ("ssl_min_version", "2") => "--tls-protocols=TLSv1.2 TLSv1.3".to_owned(),
-            ("ssl_min_version", "3") => "--tls-protocols=TLSv1.3".to_owned(),
+            ("ssl_min_version", "2") => ("tls-protocols", "TLSv1.2 TLSv1.3"),
+            ("ssl_min_version", "3") => ("tls-protocols", "TLSv1.3"),
             ("ssl_min_version", version) => {
                 let what = "must be 2 (TLS 1.2) or 3 (TLS 1.3)";
                 return Err(format!("-o ssl_min_version={version}: {what}"));
@@ -196,10 +183,36 @@ impl MemcachedTls {
             }
             _ => return Ok(false),
         };
-        self.arguments.push(argument);
+        self.options.push((option, value.to_owned()));
         Ok(true)
     }
+
+    /// Returns the value of an option of `serve`.
+    fn value(&self, option: &str) -> Option<&str> {
+        let last = self.options.iter().rfind(|(name, _)| *name == option);
+        last.map(|(_, value)| &value[..])
+    }
+
+    /// Checks that everything that TLS needs is given.
+    fn check(&self) -> Result<(), &'static str> {
+        if !self.is_enabled {
+            return Ok(());
+        }
+        if self.value(CERTIFICATE).is_none() {
+            return Err("-Z needs -o ssl_chain_cert=<file>");
+        }
+        let asks_clients = self.value(CLIENTS).is_some_and(|clients| clients != "no");
+        match asks_clients && self.value(AUTHORITIES).is_none() {
+            true => Err("-o ssl_verify_mode=1 and 2 need -o ssl_ca_cert=<file>"),
+            false => Ok(()),
+        }
+    }
 }
+
+/// Options of `serve` for TLS.
+const CERTIFICATE: &str = "tls-cert-file";
+const AUTHORITIES: &str = "tls-ca-cert-file";
+const CLIENTS: &str = "tls-auth-clients";
 
 /// Returns the flags of a memcached command line: the program's name is `memcached`, or the first argument is.
 pub(crate) fn flags(args: &[OsString]) -> Option<&[OsString]> {
@@ -267,20 +280,22 @@ impl MemcachedArgs {
     /// Adds the port, and what concerns TLS if it is enabled. memcached ignores the certificate without `-Z`.
     fn put_port(&mut self) {
         let port = self.port.take();
+        let plain = self.tls.plain_port.map(|port| port.to_string().into());
         if !self.tls.is_enabled {
-            let plain = self.tls.plain_port.map(|port| port.to_string().into());
             if let Some(port) = plain.or(port) {
                 self.put("memcached-port", port);
             }
             return;
         }
-        let plain = self.tls.plain_port.map(|port| port.to_string());
-        self.put("memcached-port", plain.as_deref().unwrap_or("off"));
+        self.put("memcached-port", plain.unwrap_or_else(|| "off".into()));
         let port = port.unwrap_or_else(|| MEMCACHED_PORT.to_string().into());
         self.put("memcached-tls-port", port);
-        self.put("tls-auth-clients", self.tls.clients.unwrap_or("no"));
-        let arguments = std::mem::take(&mut self.tls.arguments);
-        self.serve.extend(arguments.into_iter().map(OsString::from));
+        if self.tls.value(CLIENTS).is_none() {
+            self.put(CLIENTS, "no");
+        }
+        for (option, value) in std::mem::take(&mut self.tls.options) {
+            self.put(option, value);
+        }
     }
 
     /// Adds an option as [`Self::put`] does. If `serve` refuses its value, the error names `flag`, which the user
@@ -451,14 +466,10 @@ fn read(args: &[OsString]) -> Result<MemcachedArgs, Failure> {
         };
         taken.map_err(Failure::Usage)?;
     }
-    if asked.tls.is_enabled && !asked.tls.has_certificate {
-        return Err(Failure::Usage("-Z needs -o ssl_chain_cert=<file>".into()));
-    }
-    let asks_clients = asked.tls.clients.is_some_and(|clients| clients != "no");
-    if asked.tls.is_enabled && asks_clients && !asked.tls.has_authorities {
-        let text = "-o ssl_verify_mode=1 and 2 need -o ssl_ca_cert=<file>";
-        return Err(Failure::Usage(text.into()));
-    }
+    asked
+        .tls
+        .check()
+        .map_err(|why| Failure::Usage(why.into()))?;
     if asked.item_bytes > asked.bytes / 2 {
         let text = "-I: the item size must be at most half of -m";
         return Err(Failure::Usage(text.into()));
@@ -536,27 +547,35 @@ mod tests {
         }
     }
 
-    #[test]
-    fn flags_are_translated_to_options_of_serve() {
-        let given =
-            arguments("-m 128 -p11212 -l 127.0.0.1 -c 50 -t2 -I 2m -e /x/y -F -vv -U 0 -o modern");
-        let given = given.unwrap();
-        for expected in [
-            "--size=128mb",
-            "--memcached-port=11212",
-            "--bind=127.0.0.1",
-            "--maxclients=50",
-            "--workers=2",
-            "--memcached-item-size=2m",
-            "--pool=/x/y",
-            "--memcached-no-flush",
-            "--log-level=debug",
-        ] {
+    #[track_caller]
+    fn assert_all_in(given: &[String], expected: &[&str]) {
+        for expected in expected {
             assert!(
                 given.iter().any(|arg| arg == expected),
                 "{expected}: {given:?}"
             );
         }
+    }
+
+    #[test]
+    fn flags_are_translated_to_options_of_serve() {
+        let given =
+            arguments("-m 128 -p11212 -l 127.0.0.1 -c 50 -t2 -I 2m -e /x/y -F -vv -U 0 -o modern");
+        let given = given.unwrap();
+        assert_all_in(
+            &given,
+            &[
+                "--size=128mb",
+                "--memcached-port=11212",
+                "--bind=127.0.0.1",
+                "--maxclients=50",
+                "--workers=2",
+                "--memcached-item-size=2m",
+                "--pool=/x/y",
+                "--memcached-no-flush",
+                "--log-level=debug",
+            ],
+        );
         let given = arguments("-l localhost:7").unwrap();
         assert!(given.contains(&"--bind=127.0.0.1".to_owned()), "{given:?}");
         assert!(
@@ -564,17 +583,15 @@ mod tests {
             "{given:?}"
         );
         let given = arguments("--port=1 --memory-limit 2 --listen ::1,127.0.0.1:5").unwrap();
-        for expected in [
-            "--memcached-port=5",
-            "--size=2mb",
-            "--bind=::1,127.0.0.1",
-            "--pool=none",
-        ] {
-            assert!(
-                given.iter().any(|arg| arg == expected),
-                "{expected}: {given:?}"
-            );
-        }
+        assert_all_in(
+            &given,
+            &[
+                "--memcached-port=5",
+                "--size=2mb",
+                "--bind=::1,127.0.0.1",
+                "--pool=none",
+            ],
+        );
     }
 
     #[test]
@@ -587,42 +604,36 @@ mod tests {
         );
         assert!(!given.iter().any(|arg| arg.contains("tls")), "{given:?}");
         let given = arguments(&format!("{options} -Z")).unwrap();
-        for expected in [
-            "--memcached-port=off",
-            "--memcached-tls-port=11211",
-            "--tls-auth-clients=no",
-            "--tls-cert-file=/c",
-            "--tls-key-file=/k",
-        ] {
-            assert!(
-                given.iter().any(|arg| arg == expected),
-                "{expected}: {given:?}"
-            );
-        }
+        assert_all_in(
+            &given,
+            &[
+                "--memcached-port=off",
+                "--memcached-tls-port=11211",
+                "--tls-auth-clients=no",
+                "--tls-cert-file=/c",
+                "--tls-key-file=/k",
+            ],
+        );
         let given = arguments(&format!("-l notls:127.0.0.1:8,127.0.0.1:9 -Z {options}")).unwrap();
-        for expected in [
-            "--memcached-port=8",
-            "--memcached-tls-port=9",
-            "--bind=127.0.0.1",
-        ] {
-            assert!(
-                given.iter().any(|arg| arg == expected),
-                "{expected}: {given:?}"
-            );
-        }
+        assert_all_in(
+            &given,
+            &[
+                "--memcached-port=8",
+                "--memcached-tls-port=9",
+                "--bind=127.0.0.1",
+            ],
+        );
         let more = ",ssl_verify_mode=2,ssl_ca_cert=/a,ssl_min_version=3";
         let given = arguments(&format!("-l 127.0.0.1:9 -Z {options}{more}")).unwrap();
-        for expected in [
-            "--memcached-tls-port=9",
-            "--tls-auth-clients=yes",
-            "--tls-ca-cert-file=/a",
-            "--tls-protocols=TLSv1.3",
-        ] {
-            assert!(
-                given.iter().any(|arg| arg == expected),
-                "{expected}: {given:?}"
-            );
-        }
+        assert_all_in(
+            &given,
+            &[
+                "--memcached-tls-port=9",
+                "--tls-auth-clients=yes",
+                "--tls-ca-cert-file=/a",
+                "--tls-protocols=TLSv1.3",
+            ],
+        );
         assert!(
             !given.contains(&"--tls-auth-clients=no".to_owned()),
             "{given:?}"
