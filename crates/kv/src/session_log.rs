@@ -522,12 +522,9 @@ impl SessionLog {
         len: usize,
         out: &mut Vec<u8>,
     ) {
-        let (segment, within) = (
-            segments.geometry().segment_of(at),
-            segments.geometry().within(at),
-        );
-        let open = self.segments().find(|open| open.segment == segment);
-        if let Some(open) = open {
+        let geometry = segments.geometry();
+        let (segment, within) = (geometry.segment_of(at), geometry.within(at));
+        if let Some(open) = self.segments().find(|open| open.segment == segment) {
             open.append_record(segments.medium(), within..within + len, out);
         }
     }
