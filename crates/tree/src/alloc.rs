@@ -1,10 +1,11 @@
 //! Allocation of nodes and blocks on memory servers.
 
-use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse, Verb};
+use farbank_fabric::{Fabric, ServiceRequest, ServiceResponse, Verb};
 
 use crate::block::{BlockRef, ValueBlocks, block, block_read_ns_max, size_of};
 use crate::client::{Client, FetchedNode};
 use crate::error::TreeError;
+use crate::node_allocator::{NewNode, NodeAllocator};
 use crate::spare_memory::SpareMemory;
 
 /// Maximum number of records of spare memory that one allocation takes.
@@ -18,12 +19,21 @@ enum SpareFor {
 }
 
 impl<F: Fabric> Client<F> {
-    /// Allocates a node on `server`: a freed one, with its last version, or a new one from a chunk.
-    pub(crate) async fn allocate(&self, server: u16) -> Result<(GAddr, u8), TreeError> {
+    /// Allocates a node on `server`: a freed one, or one that was never used.
+    pub(crate) async fn allocate(&self, server: u16) -> Result<NewNode, TreeError> {
+        match self.nodes(server, NodeAllocator::take_freed) {
+            Some(node) => Ok(node),
+            None => self.allocate_unused(server).await,
+        }
+    }
+
+    /// Allocates a node on `server` that was never used.
+    pub(crate) async fn allocate_unused(&self, server: u16) -> Result<NewNode, TreeError> {
         let node_bytes = self.config().layout.node_bytes as u64;
         let mut spare = 0;
         loop {
-            if let Some(node) = self.nodes(server, |nodes| nodes.take(server, node_bytes)) {
+            let take = |nodes: &mut NodeAllocator| nodes.take_unused_node(server, node_bytes);
+            if let Some(node) = self.nodes(server, take) {
                 return Ok(node);
             }
             if spare < SPARE_MAX && self.add_spare_of(server, SpareFor::Nodes).await? {

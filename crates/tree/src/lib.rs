@@ -43,7 +43,7 @@
 //! ```
 //!
 //! # Invariants
-//! TREE-NODE-1  Only the client that holds a node's lock (`lock`) writes the node. It writes the whole node or one entry at a
+//! TREE-NODE-1  Only the client that holds a node's lock (`lock`) writes the node, after its first write. It writes the whole node or one entry at a
 //!     time, so that readers, which take no lock, can detect torn reads (`layout`).
 //! TREE-NODE-2  Every key belongs to the one leaf in the chain of siblings whose fence keys include it. A client checks the
 //!     fence keys, the level and the state of each node it reads: cached nodes and addresses are hints.
@@ -52,6 +52,8 @@
 //! TREE-NODE-4  An operation does not wait for a lock while it holds one.
 //! TREE-NODE-5  Before a compute server uses the memory of a memory server, it checks the tree's mark there. Bytes that were
 //!     never written are no node.
+//! TREE-NODE-6  A freed leaf is used again while clients may still have its address. A new leaf there is first written as moving from the
+//!     leaf that is split (`merge`). So a client that finds it this way uses it only after the old leaf leads to it.
 //!
 //! # Failures
 //! | failure                          | other clients see             | and do                                        |

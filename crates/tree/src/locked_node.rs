@@ -132,7 +132,7 @@ impl<F: Fabric> Client<F> {
                 return Ok((held, found, true));
             }
             (Ok(_), Some(_)) => self.read_locked(at).await,
-            (Ok(found), None) => self.checked_under_lock(found),
+            (Ok(found), None) => self.whole_under_lock(found).await,
             (Err(error), _) => Err(error),
         };
         match found {

@@ -4,6 +4,16 @@ use farbank_fabric::GAddr;
 
 use crate::chunk_pool::ChunkPool;
 
+/// A node that was allocated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NewNode {
+    pub(crate) at: GAddr,
+    /// Its last version.
+    pub(crate) version: u8,
+    /// Whether it was a leaf that was freed, so that clients may still have its address (TREE-NODE-6).
+    pub(crate) was_leaf: bool,
+}
+
 /// Freed nodes, and the unused part of a chunk.
 #[derive(Default)]
 pub(crate) struct NodeAllocator {
@@ -22,13 +32,24 @@ impl NodeAllocator {
         }
     }
 
-    /// Allocates a node: a freed one, with its last version, or a new one. Returns `None` if there is no space.
-    pub(crate) fn take(&mut self, server: u16, node_bytes: u64) -> Option<(GAddr, u8)> {
-        if let Some(node) = self.freed.pop() {
-            return Some(node);
-        }
+    /// Allocates a node that was freed, if there is one.
+    pub(crate) fn take_freed(&mut self) -> Option<NewNode> {
+        let (at, version) = self.freed.pop()?;
+        Some(NewNode {
+            at,
+            version,
+            was_leaf: true,
+        })
+    }
+
+    /// Allocates a node that was never used. Returns `None` if there is no space.
+    pub(crate) fn take_unused_node(&mut self, server: u16, node_bytes: u64) -> Option<NewNode> {
         let at = self.chunks.take(node_bytes)?;
-        Some((GAddr::host(server, at), 0))
+        Some(NewNode {
+            at: GAddr::host(server, at),
+            version: 0,
+            was_leaf: false,
+        })
     }
 
     /// Adds a chunk.

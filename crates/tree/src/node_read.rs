@@ -3,12 +3,13 @@
 //! ```text
 //!   without the lock: read ──▶ torn ──▶ read again … torn for `doubt_ns` ──▶ take the node's lock if it is free or its owner
 //!                                                                            is dead ──▶ read under the lock
-//!   under the lock:   read ──▶ torn: no client writes the node, so it is damaged
+//!   under the lock:   read ──▶ torn ──▶ read again … torn for `doubt_ns`: no client writes the node, so it is damaged
 //! ```
 //!
 //! A copy is torn if its lines, or the lines of one of its entries, are of different writes. While a client writes the node, this
 //! is normal. The lock tells the two cases apart: under it no other client writes (TREE-NODE-1), and the unfinished write of a
-//! dead owner is complete before its lock is taken over (TREE-LOCK-3). So a torn copy under the lock is an error, and a reader
+//! dead owner is complete before its lock is taken over (TREE-LOCK-3). Only a client whose address of the node is outdated can meet the
+//! first write of a new node there, which takes a short time. So a copy that stays torn under the lock is an error, and a reader
 //! without the lock does not repeat its read for ever.
 
 use farbank_fabric::{Fabric, GAddr, Nanos};
@@ -49,18 +50,28 @@ impl<F: Fabric> Client<F> {
     /// As for [`Client::read`].
     pub(crate) async fn read_locked(&self, at: GAddr) -> Result<FetchedNode, TreeError> {
         let found = self.read_in_time(at, None).await?;
-        self.checked_under_lock(found)
+        self.whole_under_lock(found).await
     }
 
-    /// Checks a node that was read under its lock.
+    /// Returns the node `found`, which was read under its lock. If it is torn, reads it again until it is whole.
     ///
     /// # Errors
     /// As for [`Client::read`].
-    pub(crate) fn checked_under_lock(&self, found: FetchedNode) -> Result<FetchedNode, TreeError> {
-        match is_whole(&found) {
-            true => Ok(found),
-            false => Err(found.damaged()),
+    pub(crate) async fn whole_under_lock(
+        &self,
+        mut found: FetchedNode,
+    ) -> Result<FetchedNode, TreeError> {
+        let began = self.fabric().now();
+        while !is_whole(&found) {
+            // The node was a leaf that was freed, and a new node is being written there (TREE-NODE-6).
+            let is_over = self.fabric().now() - began > self.config().doubt_ns;
+            if is_over {
+                return Err(found.damaged());
+            }
+            self.note(|op| op.read_retries += 1);
+            found = self.read_in_time(found.at, None).await?;
         }
+        Ok(found)
     }
 
     /// Reads the node at `at` while this client holds `held`, which may be the node's lock.
@@ -210,6 +221,28 @@ mod tests {
                 ("descending range", client.range_down(last, 10).await.err()),
             ]
         })
+    }
+
+    #[test]
+    fn a_leaf_that_is_torn_under_its_lock_is_read_again() {
+        let config = Config::sherman();
+        let sim = SimCluster::new(1, 1, 1 << 20, ClusterConstants::default(), 1);
+        let leaf = one_leaf(&sim, config);
+        let at = leaf.plus(crate::layout::LINE as u64);
+        let mut old = [0];
+        sim.peek(at, &mut old);
+        sim.poke(at, &[old[0] ^ 1]);
+        let client = Compute::new(sim.node(0), 0, sim.node(0).epoch(), config).client();
+        let made = Rc::new(RefCell::new(None));
+        let put = Rc::clone(&made);
+        sim.spawn(0, async move {
+            *put.borrow_mut() = Some(client.insert(0, 9).await)
+        });
+        let torn_ns = config.doubt_ns / 2;
+        assert!(sim.run(&mut |_| sim.now() > torn_ns), "it waits");
+        sim.poke(at, &old);
+        sim.run(&mut |events| events > 1_000_000);
+        assert_eq!(made.take(), Some(Ok(Some(1))));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::error::TreeError;
 use crate::key::Key;
 use crate::lock::HeldLock;
 use crate::locked_node::{LockedNode, after_block};
+use crate::node_allocator::NewNode;
 use crate::page::{NodeEntry, NodeHeader, NodePage, NodeState};
 use crate::phase::Phase;
 use crate::superblock::ROOT;
@@ -36,7 +37,7 @@ impl<F: Fabric> Client<F> {
             return Err(self.unlock_after(held, found.damaged()).await);
         };
         let (at, mut left) = (found.at, found.page);
-        let (new_at, version) = match self.allocate_right(at.server()).await {
+        let new = match self.allocate_right(at.server()).await {
             Ok(node) => node,
             Err(error) => return Err(self.unlock_after(held, error).await),
         };
@@ -49,13 +50,17 @@ impl<F: Fabric> Client<F> {
             _ => (upper[0].key.clone(), GAddr(upper[0].value), &upper[1..]),
         };
         let old = left.head();
-        let level = old.level;
-        let head = NodeHeader {
+        let (level, new_at) = (old.level, new.at);
+        let mut head = NodeHeader {
             low,
             lowest: lowest.clone(),
             ..old.clone()
         };
-        let mut right = NodePage::new(self.config().layout, &head, version);
+        let is_reused_leaf = level == 0 && new.was_leaf;
+        if is_reused_leaf {
+            (head.state, head.low) = (NodeState::Moving, at); // TREE-NODE-6
+        }
+        let mut right = NodePage::new(self.config().layout, &head, new.version);
         right.refill(upper);
         right.seal();
         left.refill(&entries);
@@ -83,11 +88,16 @@ impl<F: Fabric> Client<F> {
         let _splitting = self.begin(Phase::Splitting);
         self.write_and_unlock(held, after_block(block, writes))
             .await?;
+        if is_reused_leaf {
+            // Marks it live.
+            let locked = self.lock_leaf(&lowest).await?;
+            self.unlock(locked.held).await?;
+        }
         self.add_separator(level + 1, &lowest, new_at).await
     }
 
     /// Allocates the right node of a split of a node on `server`.
-    async fn allocate_right(&self, server: u16) -> Result<(GAddr, u8), TreeError> {
+    async fn allocate_right(&self, server: u16) -> Result<NewNode, TreeError> {
         let next = (server + 1) % self.servers_in_use();
         if self.config().spread_splits && next != server {
             // A server that is full or unreachable takes no part.
@@ -184,7 +194,7 @@ impl<F: Fabric> Client<F> {
         if grown && !fault!("tree.root_grown_twice") {
             return Ok(None);
         }
-        let (at, version) = self.allocate(0).await?;
+        let NewNode { at, version, .. } = self.allocate(0).await?;
         let head = NodeHeader {
             low: old,
             sibling: GAddr::NULL,

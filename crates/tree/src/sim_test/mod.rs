@@ -17,6 +17,8 @@ mod clients;
 mod end;
 mod fault_search;
 mod judge;
+#[cfg(test)]
+mod reused_leaf;
 
 use std::cell::RefCell;
 use std::fmt;
