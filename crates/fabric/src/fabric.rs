@@ -175,7 +175,7 @@ pub enum FabricError {
         /// The memory server.
         server: u16,
     },
-    /// The memory server has joined since this compute server has connected. The request was not sent.
+    /// The memory server has joined since this compute server has connected, or has left. The request was not sent.
     Unlisted {
         /// The memory server.
         server: u16,
@@ -208,7 +208,7 @@ impl fmt::Display for FabricError {
             ),
             FabricError::Unlisted { server } => write!(
                 f,
-                "memory server {server} has joined since this compute server has connected: connect again"
+                "memory server {server} has joined or left since this compute server has connected: connect again"
             ),
         }
     }

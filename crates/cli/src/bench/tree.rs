@@ -226,6 +226,7 @@ impl BenchTree {
             ServerAddress::Tcp(_) => fabric != MeasuredFabric::Tcp,
             ServerAddress::Shm(_) => fabric != MeasuredFabric::Shm,
             ServerAddress::Libfabric(_) => fabric.name() != "libfabric",
+            ServerAddress::Left => true,
         };
         if let Some(address) = self.memory_servers.iter().find(other) {
             let name = fabric.name();

@@ -73,7 +73,7 @@ impl Drop for MemoryServer {
 
 fn connect(reactor: &Reactor, servers: &[&MemoryServer]) -> TcpFabric {
     let settings = TcpSettings {
-        servers: servers.iter().map(|server| server.address).collect(),
+        servers: servers.iter().map(|server| Some(server.address)).collect(),
         compute: Some(3),
         key: SharedKey::new(KEY).unwrap(),
         timeout: Duration::from_secs(10),

@@ -96,7 +96,8 @@ impl PendingBatch {
 /// The batches of a thread that are under way.
 pub(super) struct Batches {
     transfers: Transfers,
-    servers: Vec<RemoteServer>,
+    /// `None`: the server is not used.
+    servers: Vec<Option<RemoteServer>>,
     /// Errors with which all batches to a server fail (LIBFABRIC-5).
     lost: Vec<Option<FabricError>>,
     batches: HashMap<u64, PendingBatch>,
@@ -111,7 +112,7 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    pub(super) fn new(transfers: Transfers, servers: Vec<RemoteServer>) -> Batches {
+    pub(super) fn new(transfers: Transfers, servers: Vec<Option<RemoteServer>>) -> Batches {
         Batches {
             lost: vec![None; servers.len()],
             servers,
@@ -143,10 +144,10 @@ impl Batches {
             is_batch(&verbs) && verbs.iter().all(|verb| remote.place_of(verb).is_some())
         };
         let refused = match self.servers.get(index) {
-            None => Some(FabricError::Unlisted { server }),
+            None | Some(None) => Some(FabricError::Unlisted { server }),
             Some(_) if self.lost[index].is_some() => self.lost[index],
-            Some(remote) if !is_valid(remote) => Some(FabricError::Rejected { server }),
-            Some(_) => None,
+            Some(Some(remote)) if !is_valid(remote) => Some(FabricError::Rejected { server }),
+            Some(Some(_)) => None,
         };
         let mut batch = PendingBatch {
             server,
@@ -188,6 +189,7 @@ impl Batches {
             }
             if batch.unposted.is_empty() {
                 let remote = &self.servers[usize::from(batch.server)];
+                let remote = remote.as_ref().expect("a batch for it was posted");
                 let limits = self.transfers.limits();
                 batch.begin_next(number, remote, limits, self.ordered_bytes_max);
             }

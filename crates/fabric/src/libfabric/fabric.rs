@@ -106,23 +106,28 @@ impl LibfabricFabric {
 
     fn start(
         control: TcpFabric,
-        endpoints: &[EndpointName],
+        endpoints: &[Option<EndpointName>],
     ) -> Result<LibfabricFabric, LibfabricConnectError> {
-        let first = &endpoints[0].provider;
-        if let Some(other) = endpoints.iter().find(|other| other.provider != *first) {
-            let (first, other) = (first.clone(), other.provider.clone());
+        let mut providers = endpoints.iter().flatten().map(|name| &name.provider);
+        let first = providers.next().ok_or(ConnectError::NoLeaseServer)?;
+        if let Some(other) = providers.find(|other| *other != first) {
+            let (first, other) = (first.clone(), other.clone());
             return Err(LibfabricError::OtherProvider { first, other }.into());
         }
-        let near = Near::Peer(control.address(LEASE_SERVER).ip());
-        let info = Library::load()?.find(first, Some(near))?;
+        let near = control.address(LEASE_SERVER);
+        let near = near.map(|address| Near::Peer(address.ip()));
+        let info = Library::load()?.find(first, near)?;
         let endpoint = Endpoint::open(info, None)?;
         let servers = endpoints.iter().zip(0..).map(|(name, server)| {
-            Ok(RemoteServer {
+            let Some(name) = name else {
+                return Ok(None);
+            };
+            Ok(Some(RemoteServer {
                 peer: endpoint.add_peer(&name.address)?,
                 base: name.base,
                 key: name.key,
                 info: control.server_info(server),
-            })
+            }))
         });
         let servers = servers.collect::<Result<Vec<_>, LibfabricError>>()?;
         let batches = Batches::new(Transfers::new(endpoint)?, servers);
@@ -203,10 +208,12 @@ impl LibfabricShared {
         let began = Instant::now();
         let mut batches = self.batches.borrow_mut();
         for server in 0..self.control.servers() {
+            let Some(address) = self.control.address(server) else {
+                continue;
+            };
             let verbs = vec![Verb::read(GAddr::lock(server, 0), 8)];
             let number = batches.post(server, verbs, Nanos::MAX);
             let unreached = |kind: io::ErrorKind| {
-                let address = self.control.address(server);
                 let error = io::Error::new(kind, "the endpoint of libfabric does not answer");
                 ConnectError::Io(address, error)
             };
@@ -234,9 +241,10 @@ impl LibfabricShared {
         let batches = self.batches.borrow();
         let descriptor = batches.transfers().endpoint().descriptor().as_raw_fd();
         let (registry, token) = reactor.socket_token(source, 0);
+        let address = self.control.address(LEASE_SERVER);
+        let address = address.ok_or(ConnectError::NoLeaseServer)?;
         let registered = registry.register(&mut SourceFd(&descriptor), token, Interest::READABLE);
-        registered
-            .map_err(|error| ConnectError::Io(self.control.address(LEASE_SERVER), error).into())
+        registered.map_err(|error| ConnectError::Io(address, error).into())
     }
 }
 

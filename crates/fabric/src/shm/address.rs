@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The way to a memory server. As text: `IP:PORT`, `shm:PATH` for the file of a server of the same host, or `libfabric:IP:PORT`.
+/// The way to a memory server. As text: `IP:PORT`, `shm:PATH` for the file of a server of the same host, or `libfabric:IP:PORT`; `-` for a
+/// server that has left.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum ServerAddress {
     /// By TCP.
@@ -14,6 +15,8 @@ pub enum ServerAddress {
     Shm(PathBuf),
     /// Over libfabric. The address is that of the server's socket, over which it tells the address of its endpoint.
     Libfabric(SocketAddr),
+    /// Not at all: the server is not used any more.
+    Left,
 }
 
 /// A text that is no [`ServerAddress`].
@@ -25,7 +28,7 @@ impl fmt::Display for BadServerAddress {
         let text = &self.0;
         write!(
             f,
-            "{text:?} is no address of a memory server, expected IP:PORT, shm:PATH or libfabric:IP:PORT"
+            "{text:?} is no address of a memory server, expected IP:PORT, shm:PATH or libfabric:IP:PORT, or - for a server that has left"
         )
     }
 }
@@ -34,6 +37,7 @@ impl std::error::Error for BadServerAddress {}
 
 const SHM: &str = "shm:";
 const LIBFABRIC: &str = "libfabric:";
+const LEFT: &str = "-";
 
 impl FromStr for ServerAddress {
     type Err = BadServerAddress;
@@ -43,6 +47,9 @@ impl FromStr for ServerAddress {
         if let Some(address) = text.strip_prefix(LIBFABRIC) {
             let address = address.parse().map(ServerAddress::Libfabric);
             return address.map_err(|_| bad());
+        }
+        if text == LEFT {
+            return Ok(ServerAddress::Left);
         }
         match text.strip_prefix(SHM) {
             Some("") => Err(bad()),
@@ -58,6 +65,7 @@ impl fmt::Display for ServerAddress {
             ServerAddress::Tcp(address) => address.fmt(f),
             ServerAddress::Shm(path) => write!(f, "{SHM}{}", path.display()),
             ServerAddress::Libfabric(address) => write!(f, "{LIBFABRIC}{address}"),
+            ServerAddress::Left => f.write_str(LEFT),
         }
     }
 }
@@ -80,6 +88,7 @@ mod tests {
             "shm:/dev/shm/memory0",
             "shm:m",
             "libfabric:127.0.0.1:7411",
+            "-",
         ];
         for text in texts {
             let address: ServerAddress = text.parse().unwrap();
@@ -87,6 +96,7 @@ mod tests {
         }
         for text in [
             "",
+            "--",
             "shm:",
             "/dev/shm/memory0",
             "127.0.0.1",

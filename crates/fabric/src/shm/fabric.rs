@@ -28,7 +28,8 @@ const BATCHES_OF_TURN: u32 = 64;
 /// The settings of a [`ShmFabric`].
 #[derive(Clone, Debug)]
 pub struct ShmSettings {
-    /// All memory servers, in the order of their numbers. The first is the lease server.
+    /// All memory servers, in the order of their numbers. The first is the lease server. Those that have left are
+    /// [`ServerAddress::Left`].
     pub servers: Vec<ServerAddress>,
     /// Number of the compute server, as in [`TcpSettings`].
     pub compute: Option<u16>,
@@ -47,7 +48,7 @@ struct Ownership {
 
 /// The mappings of a process, which its threads share.
 struct ProcessMappings {
-    /// Mapped memories, by server. `None`: the server is reached by TCP.
+    /// Mapped memories, by server. `None`: the server is reached by TCP, or not used.
     attachments: Vec<Option<Attachment>>,
     /// The slots with their records of writes; none if no memory is mapped. Threads use them in turn.
     own: Vec<CachePadded<Mutex<Ownership>>>,
@@ -118,14 +119,21 @@ impl ShmFabric {
             .servers
             .iter()
             .map(|server| match server {
-                ServerAddress::Tcp(_) | ServerAddress::Libfabric(_) => Ok(None),
+                ServerAddress::Tcp(_) | ServerAddress::Libfabric(_) | ServerAddress::Left => {
+                    Ok(None)
+                }
                 ServerAddress::Shm(path) => Attachment::open(path).map(Some),
             })
             .collect::<Result<_, _>>()?;
-        let by_libfabric = settings.servers.iter();
+        let used = || {
+            settings
+                .servers
+                .iter()
+                .filter(|server| **server != ServerAddress::Left)
+        };
         let is_libfabric = |server: &ServerAddress| matches!(server, ServerAddress::Libfabric(_));
-        let by_libfabric = by_libfabric.filter(|server| is_libfabric(server)).count();
-        if by_libfabric != 0 && by_libfabric != attachments.len() {
+        let by_libfabric = used().any(is_libfabric);
+        if by_libfabric && !used().all(is_libfabric) {
             return Err(ShmConnectError::MixedLibfabric);
         }
         let is_mapped = attachments.iter().any(Option::is_some);
@@ -137,10 +145,10 @@ impl ShmFabric {
             return Err(ConnectError::Servers { count }.into());
         }
         let addresses = settings.servers.iter().zip(&attachments);
-        let addresses = addresses.filter_map(|(server, attachment)| match (server, attachment) {
-            (ServerAddress::Tcp(address) | ServerAddress::Libfabric(address), _) => Some(*address),
-            (_, Some(attachment)) => Some(attachment.control),
-            (ServerAddress::Shm(_), None) => None,
+        let addresses = addresses.map(|(server, attachment)| match server {
+            ServerAddress::Tcp(address) | ServerAddress::Libfabric(address) => Some(*address),
+            ServerAddress::Shm(_) => attachment.as_ref().map(|attachment| attachment.control),
+            ServerAddress::Left => None,
         });
         let control = TcpSettings {
             servers: addresses.collect(),
@@ -148,7 +156,7 @@ impl ShmFabric {
             key: settings.key,
             timeout: settings.timeout,
         };
-        let remote = RemoteFabric::connect(reactor, control, by_libfabric > 0)?;
+        let remote = RemoteFabric::connect(reactor, control, by_libfabric)?;
         let control = &remote.control;
         for (number, (server, attachment)) in settings.servers.iter().zip(&attachments).enumerate()
         {
@@ -229,10 +237,16 @@ impl ShmFabric {
         self.0.control.lease_ns()
     }
 
-    /// Returns the sizes and the generation of memory server `server`, as it reported them at the connection.
+    /// Returns the sizes and the generation of memory server `server`, as it reported them at the connection; zeros if it is not used.
     #[must_use]
     pub fn server_info(&self, server: u16) -> ServerInfo {
         self.0.control.server_info(server)
+    }
+
+    /// Returns whether `server` is used: it was given, and not as [`ServerAddress::Left`].
+    #[must_use]
+    pub fn uses(&self, server: u16) -> bool {
+        self.0.control.uses(server)
     }
 
     /// Returns the length of the longest write of which a compute server that dies leaves nothing or all, in bytes. `None`: of all.

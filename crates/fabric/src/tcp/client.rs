@@ -20,14 +20,17 @@ use super::ConnectError;
 use super::buffer::InputBuffer;
 use super::handshake::{FrameStream, StreamError};
 use super::link::{LinkState, ServerLink};
-use super::membership::{Membership, MembershipState, TcpSettings, connect_to, join, prepare_all};
+use super::membership::{
+    MadeConnection, Membership, MembershipState, TcpSettings, connect_all, connect_to, join,
+    prepare_all,
+};
 use super::reactor::{EventSource, Reactor, WakeQueue};
 use crate::fabric::{Fabric, FabricCaps, FabricError, Nanos, Verb};
 use crate::server::Caller;
 use crate::service::{LEASE_SERVER, ServiceRequest, ServiceResponse};
 use crate::wire::{
-    Challenge, Failure, Frame, FrameKind, Refusal, Role, WireError, decode_failure,
-    decode_response, decode_results, encode_batch, encode_call,
+    Failure, Frame, FrameKind, Refusal, Role, WireError, decode_failure, decode_response,
+    decode_results, encode_batch, encode_call,
 };
 
 /// A request that was posted.
@@ -108,7 +111,7 @@ impl TcpFabric {
         settings: TcpSettings,
         role: Role,
         prepare: impl Fn(&mut FrameStream) -> Result<T, StreamError>,
-    ) -> Result<(TcpFabric, Vec<T>), ConnectError> {
+    ) -> Result<(TcpFabric, Vec<Option<T>>), ConnectError> {
         /// Attempts to join. A lease server that has lost its memory learns from the members which epochs have ended.
         const JOINS_MAX: u32 = 8;
         let count = settings.servers.len();
@@ -118,9 +121,7 @@ impl TcpFabric {
         let mut joins = 0;
         loop {
             let joined = join(&settings, role)?;
-            let connected: Result<Vec<_>, _> = (0..settings.servers.len())
-                .map(|server| connect_to(&settings, server as u16, (role, joined), None))
-                .collect();
+            let connected = connect_all(&settings, (role, joined), |_| None);
             joins += 1;
             if matches!(connected, Err(ConnectError::Refused(_, Refusal::Fenced)))
                 && joins < JOINS_MAX
@@ -130,7 +131,10 @@ impl TcpFabric {
             }
             let mut connected = connected?;
             let prepared = prepare_all(&settings, &mut connected, &prepare)?;
-            let generations = connected.iter().map(|(_, challenge)| challenge.generation);
+            let generations = connected.iter().map(|made| {
+                let (_, challenge) = made.as_ref()?;
+                Some(challenge.generation)
+            });
             let membership = Membership(Arc::new(MembershipState {
                 generations: generations.collect(),
                 settings,
@@ -160,16 +164,16 @@ impl TcpFabric {
         reactor: &Reactor,
         membership: &Membership,
         prepare: impl Fn(&mut FrameStream) -> Result<T, StreamError>,
-    ) -> Result<(TcpFabric, Vec<T>), ConnectError> {
+    ) -> Result<(TcpFabric, Vec<Option<T>>), ConnectError> {
         let caller = membership.next_thread()?;
-        let generations = membership.0.generations.iter().enumerate();
-        let connected = generations.map(|(server, generation)| {
-            let settings = &membership.0.settings;
-            let role = membership.0.role;
-            connect_to(settings, server as u16, (role, caller), Some(*generation))
-        });
-        let mut connected = connected.collect::<Result<Vec<_>, _>>()?;
-        let prepared = prepare_all(&membership.0.settings, &mut connected, &prepare)?;
+        let MembershipState {
+            settings,
+            role,
+            generations,
+            ..
+        } = &*membership.0;
+        let mut connected = connect_all(settings, (*role, caller), |server| generations[server])?;
+        let prepared = prepare_all(settings, &mut connected, &prepare)?;
         let membership = membership.clone();
         let fabric = TcpFabric::start(reactor, membership, caller, connected);
         Ok((fabric, prepared))
@@ -179,11 +183,12 @@ impl TcpFabric {
         reactor: &Reactor,
         membership: Membership,
         caller: Caller,
-        connected: Vec<(FrameStream, Challenge)>,
+        connected: Vec<Option<MadeConnection>>,
     ) -> TcpFabric {
-        let links = connected
-            .iter()
-            .map(|(_, challenge)| ServerLink::new(*challenge));
+        let links = connected.iter().zip(0..).map(|(made, server)| match made {
+            Some((_, challenge)) => ServerLink::new(*challenge),
+            None => ServerLink::unused(server),
+        });
         let state = FabricState {
             links: links.collect(),
             requests: HashMap::new(),
@@ -201,7 +206,10 @@ impl TcpFabric {
                 is_closed: AtomicBool::new(false),
             }),
         });
-        for (link, (stream, _)) in connected.into_iter().enumerate() {
+        for (link, made) in connected.into_iter().enumerate() {
+            let Some((stream, _)) = made else {
+                continue;
+            };
             let made = (link, Ok(stream.into_parts()));
             shared.state.borrow_mut().links[link].attempt = caller.attempt;
             shared.use_connection(made);
@@ -245,7 +253,7 @@ impl TcpFabric {
         state.links[usize::from(LEASE_SERVER)].challenge.lease_ns
     }
 
-    /// Returns the sizes and the generation of memory server `server`, as it reported them at the connection.
+    /// Returns the sizes and the generation of memory server `server`, as it reported them at the connection; zeros if it is not used.
     #[must_use]
     pub fn server_info(&self, server: u16) -> ServerInfo {
         let state = self.0.state.borrow();
@@ -257,9 +265,18 @@ impl TcpFabric {
         }
     }
 
-    /// Returns the address of `server`.
+    /// Returns whether `server` is used: it was given with an address.
+    #[must_use]
+    pub fn uses(&self, server: u16) -> bool {
+        let servers = &self.0.membership.0.settings.servers;
+        servers
+            .get(usize::from(server))
+            .is_some_and(Option::is_some)
+    }
+
+    /// Returns the address of `server`, if it is used.
     #[cfg(feature = "libfabric")]
-    pub(crate) fn address(&self, server: u16) -> SocketAddr {
+    pub(crate) fn address(&self, server: u16) -> Option<SocketAddr> {
         self.0.membership.0.settings.servers[usize::from(server)]
     }
 
@@ -397,6 +414,9 @@ impl FabricShared {
         let ended = link.close(LinkState::Connecting);
         state.end_all(ended, FabricError::Timeout { server });
         let settings = self.membership.0.settings.clone();
+        let Some(address) = settings.servers[usize::from(server)] else {
+            return;
+        };
         let (role, first) = (self.membership.0.role, self.caller);
         let connector = Arc::clone(&self.connector);
         let run = move || {
@@ -405,7 +425,12 @@ impl FabricShared {
                     attempt: attempt + tries,
                     ..first
                 };
-                connect_to(&settings, server, (role, caller), Some(generation))
+                connect_to(
+                    &settings,
+                    (server, address),
+                    (role, caller),
+                    Some(generation),
+                )
             };
             if let Some(made) = connect_again(&connector, connect) {
                 connector.put((number, made));
@@ -458,7 +483,7 @@ const ATTEMPTS_MAX: u64 = 1 << 32;
 /// Connects until it succeeds or cannot any more. Returns `None` if the fabric is closed.
 fn connect_again(
     connector: &Connector,
-    connect: impl Fn(u64) -> Result<(FrameStream, Challenge), ConnectError>,
+    connect: impl Fn(u64) -> Result<MadeConnection, ConnectError>,
 ) -> Option<Result<(TcpStream, InputBuffer), StreamError>> {
     const PAUSES_MS: [u64; 5] = [1, 10, 50, 200, 500];
     for tries in 0..ATTEMPTS_MAX {
@@ -648,7 +673,7 @@ impl Fabric for TcpFabric {
 
     fn caps(&self, server: u16) -> FabricCaps {
         let state = self.0.state.borrow();
-        // No request is sent to an unlisted server, so its sizes do not matter.
+        // No request is sent to a server that is unlisted or not used, so its sizes do not matter.
         let link = state.links.get(usize::from(server));
         let link = link.unwrap_or(&state.links[usize::from(LEASE_SERVER)]);
         FabricCaps {

@@ -9,11 +9,11 @@ use crate::wire::{EndpointName, FrameKind, Role, decode_failure};
 
 impl TcpFabric {
     /// Like [`TcpFabric::connect`], for memory servers that serve their memory over libfabric. Also returns the name of an endpoint of
-    /// each server.
+    /// each server that is used.
     pub(crate) fn connect_one_sided(
         reactor: &Reactor,
         settings: TcpSettings,
-    ) -> Result<(TcpFabric, Vec<EndpointName>), ConnectError> {
+    ) -> Result<(TcpFabric, Vec<Option<EndpointName>>), ConnectError> {
         TcpFabric::connect_as(reactor, settings, Role::OneSided, ask_for_endpoint)
     }
 
@@ -21,7 +21,7 @@ impl TcpFabric {
     pub(crate) fn connect_thread_one_sided(
         reactor: &Reactor,
         membership: &Membership,
-    ) -> Result<(TcpFabric, Vec<EndpointName>), ConnectError> {
+    ) -> Result<(TcpFabric, Vec<Option<EndpointName>>), ConnectError> {
         TcpFabric::connect_thread_as(reactor, membership, ask_for_endpoint)
     }
 }

@@ -15,7 +15,7 @@ use std::io::{self, Write};
 use super::buffer::InputBuffer;
 use super::handshake::StreamError;
 use crate::fabric::{FabricError, Nanos};
-use crate::wire::{Challenge, Frame};
+use crate::wire::{Challenge, Frame, NONCE_BYTES};
 
 /// State of a link.
 pub(super) enum LinkState {
@@ -56,6 +56,22 @@ impl ServerLink {
             sent: 0,
             posted: VecDeque::new(),
             batches: HashSet::new(),
+        }
+    }
+
+    /// Creates the link of a server that is not used.
+    pub(super) fn unused(server: u16) -> ServerLink {
+        let challenge = Challenge {
+            server,
+            generation: 0,
+            host_bytes: 0,
+            lock_bytes: 0,
+            lease_ns: 0,
+            nonce: [0; NONCE_BYTES],
+        };
+        ServerLink {
+            state: LinkState::Lost(FabricError::Unlisted { server }),
+            ..ServerLink::new(challenge)
         }
     }
 

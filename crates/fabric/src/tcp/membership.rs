@@ -16,8 +16,9 @@ use crate::wire::{
 /// The settings of a [`TcpFabric`](super::TcpFabric).
 #[derive(Clone, Debug)]
 pub struct TcpSettings {
-    /// Addresses of all memory servers, in the order of their numbers. The first is the lease server.
-    pub servers: Vec<SocketAddr>,
+    /// Addresses of all memory servers, in the order of their numbers. The first is the lease server. `None`: the server is not used any
+    /// more, and all requests to it fail with [`FabricError::Unlisted`](crate::FabricError::Unlisted).
+    pub servers: Vec<Option<SocketAddr>>,
     /// Number of the compute server, below 1023. No other process may use it at the same time: a join ends the earlier
     /// epochs of the number. `None`: the lease server selects a number that is not in use.
     pub compute: Option<u16>,
@@ -37,8 +38,8 @@ pub(super) struct MembershipState {
     pub(super) role: Role,
     /// The first thread.
     pub(super) first: Caller,
-    /// Generations of the memory servers.
-    pub(super) generations: Vec<u64>,
+    /// Generations of the memory servers that are used.
+    pub(super) generations: Vec<Option<u64>>,
     /// Threads that have a number.
     pub(super) threads: AtomicU16,
     /// Whether a server has said that the epoch has ended, or the process has left it.
@@ -72,14 +73,33 @@ impl Membership {
 /// Fabrics of one process in one epoch.
 const THREADS_MAX: u16 = 256;
 
+/// A new connection to a memory server.
+pub(super) type MadeConnection = (FrameStream, Challenge);
+
+/// Connects to all servers that are used, as `caller`. `generation` returns the generation that a server must have, if it is known.
+pub(super) fn connect_all(
+    settings: &TcpSettings,
+    caller: (Role, Caller),
+    generation: impl Fn(usize) -> Option<u64>,
+) -> Result<Vec<Option<MadeConnection>>, ConnectError> {
+    let servers = settings.servers.iter().enumerate();
+    let connected = servers.map(|(server, address)| {
+        let connect = |address| {
+            let generation = generation(server);
+            connect_to(settings, (server as u16, address), caller, generation)
+        };
+        address.map(connect).transpose()
+    });
+    connected.collect()
+}
+
 /// Connects to `server` as `caller`, if it has `generation`.
 pub(super) fn connect_to(
     settings: &TcpSettings,
-    server: u16,
+    (server, address): (u16, SocketAddr),
     (role, caller): (Role, Caller),
     generation: Option<u64>,
-) -> Result<(FrameStream, Challenge), ConnectError> {
-    let address = settings.servers[usize::from(server)];
+) -> Result<MadeConnection, ConnectError> {
     let hello = Hello {
         role,
         server,
@@ -94,21 +114,27 @@ pub(super) fn connect_to(
     connected.map_err(|error| error.at(address))
 }
 
-/// Prepares a new connection to each memory server by `prepare`.
+/// Prepares a new connection to each memory server that is used by `prepare`.
 pub(super) fn prepare_all<T>(
     settings: &TcpSettings,
-    connected: &mut [(FrameStream, Challenge)],
+    connected: &mut [Option<MadeConnection>],
     prepare: impl Fn(&mut FrameStream) -> Result<T, StreamError>,
-) -> Result<Vec<T>, ConnectError> {
+) -> Result<Vec<Option<T>>, ConnectError> {
     let streams = connected.iter_mut().zip(&settings.servers);
-    streams
-        .map(|((stream, _), address)| prepare(stream).map_err(|error| error.at(*address)))
-        .collect()
+    let prepared = streams.map(|(made, address)| match (made, address) {
+        (Some((stream, _)), Some(address)) => {
+            let prepared = prepare(stream).map_err(|error| error.at(*address));
+            prepared.map(Some)
+        }
+        _ => Ok(None),
+    });
+    prepared.collect()
 }
 
 /// Begins a new epoch of the compute server, or continues one that was left. Returns its first connection.
 pub(super) fn join(settings: &TcpSettings, role: Role) -> Result<Caller, ConnectError> {
     let address = settings.servers[usize::from(LEASE_SERVER)];
+    let address = address.ok_or(ConnectError::NoLeaseServer)?;
     let joining = Caller {
         compute: settings.compute.unwrap_or(ANY_COMPUTE),
         epoch: 0,
@@ -116,7 +142,7 @@ pub(super) fn join(settings: &TcpSettings, role: Role) -> Result<Caller, Connect
         thread: 0,
         attempt: 0,
     };
-    let (mut stream, _) = connect_to(settings, LEASE_SERVER, (role, joining), None)?;
+    let (mut stream, _) = connect_to(settings, (LEASE_SERVER, address), (role, joining), None)?;
     let mut out = Vec::new();
     encode_call(1, ServiceRequest::Join, &mut out);
     let sent = stream.send(&out).map_err(StreamError::Io);

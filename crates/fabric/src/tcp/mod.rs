@@ -41,7 +41,7 @@
 //!     while the client does not take its results.
 //!
 //! # Limits
-//! All memory servers must be reachable when a fabric connects, because the sizes of their lock memory decide where
+//! All memory servers of the list must be reachable when a fabric connects, because the sizes of their lock memory decide where
 //! structures have their locks.
 //!
 //! The threads of a process share its epoch and lease ([`Membership`]). The first thread joins, and one thread renews the lease.
@@ -124,6 +124,8 @@ pub enum ConnectError {
         /// Number of servers.
         count: usize,
     },
+    /// The list of servers has no address of the lease server.
+    NoLeaseServer,
 }
 
 impl fmt::Display for ConnectError {
@@ -162,6 +164,9 @@ impl fmt::Display for ConnectError {
                     "the list of memory servers has {count} addresses, expected 1 to 65536"
                 )
             }
+            ConnectError::NoLeaseServer => f.write_str(
+                "the list of memory servers has no address of server 0, which never leaves",
+            ),
         }
     }
 }

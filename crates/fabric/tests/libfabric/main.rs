@@ -18,7 +18,7 @@ use farbank_fabric::tcp::{ConnectError, Reactor, Refusal, TcpFabric, WaitMode};
 use farbank_fabric::{Fabric, FabricError, GAddr, Verb};
 use shared::{
     LOCK_BYTES, fence, many_clients_share, reads_rounds_in_order, rejects_a_batch_with,
-    rejects_invalid_batches, word, write_rounds,
+    rejects_invalid_batches, uses_all_but_server_1, word, write_rounds,
 };
 
 #[test]
@@ -226,6 +226,21 @@ fn a_server_that_ends_is_a_timeout_and_others_are_still_used() {
             .write(GAddr::host(0, 4096), vec![1; 8])
             .await
             .unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_is_not_used_needs_not_run_and_gets_no_request() {
+    let mut cluster = Cluster::new(4);
+    cluster.stop(1);
+    let mut settings = cluster.settings(3);
+    settings.servers[1] = None;
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = LibfabricFabric::connect(&reactor, settings).unwrap();
+    let thread = LibfabricFabric::connect_thread(&reactor, &fabric.membership()).unwrap();
+    reactor.block_on(async {
+        uses_all_but_server_1(&fabric).await;
+        uses_all_but_server_1(&thread).await;
     });
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn listeners(count: u16) -> (Vec<TcpListener>, Vec<SocketAddr>) {
 /// Returns the settings of compute server `compute`.
 pub(crate) fn settings_at(servers: Vec<SocketAddr>, compute: u16) -> TcpSettings {
     TcpSettings {
-        servers,
+        servers: servers.into_iter().map(Some).collect(),
         compute: Some(compute),
         key: key(),
         timeout: TIMEOUT,
@@ -111,12 +111,28 @@ pub(crate) async fn rejects_invalid_batches(fabric: &impl Fabric) {
     ] {
         rejects_a_batch_with(fabric, invalid).await;
     }
-    let server = fabric.servers();
+    sends_nothing_to(fabric, fabric.servers()).await;
+}
+
+/// Checks that requests to `server`, which the fabric does not know or use, are not sent.
+pub(crate) async fn sends_nothing_to(fabric: &impl Fabric, server: u16) {
     let unlisted = Some(FabricError::Unlisted { server });
     let read = fabric.read(GAddr::host(server, 4096), 8).await;
     assert_eq!(read.err(), unlisted);
     let called = fabric.call(server, ServiceRequest::Chunk).await;
     assert_eq!(called.err(), unlisted);
+}
+
+/// Checks that a fabric of four servers uses all but server 1.
+pub(crate) async fn uses_all_but_server_1(fabric: &impl Fabric) {
+    assert_eq!(fabric.servers(), 4);
+    for server in [0, 2, 3] {
+        let at = GAddr::host(server, 4096);
+        fabric.write(at, vec![server as u8 + 1; 8]).await.unwrap();
+        let read = fabric.read(at, 8).await.unwrap();
+        assert_eq!(read, [server as u8 + 1; 8]);
+    }
+    sends_nothing_to(fabric, 1).await;
 }
 
 /// Checks that a batch with the verb `invalid` on server 0 is rejected, and that no verb of it executes.

@@ -6,12 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farbank_fabric::service::LEASE_SERVER;
-use farbank_fabric::tcp::{Reactor, TcpFabric, TcpSettings, WaitMode};
+use farbank_fabric::tcp::{ConnectError, Reactor, TcpFabric, TcpSettings, WaitMode};
 use farbank_fabric::{Fabric, FabricError, GAddr, ServiceRequest, ServiceResponse, Verb};
 
 use crate::cluster::{Cluster, LEASES};
 use crate::proxy::Proxy;
-use crate::shared::fence;
+use crate::shared::{fence, uses_all_but_server_1};
 
 /// FABRIC-4.
 #[test]
@@ -198,6 +198,25 @@ fn a_dead_server_causes_a_timeout_and_the_others_continue() {
 }
 
 #[test]
+fn a_server_that_is_not_used_needs_not_run_and_gets_no_request() {
+    let mut cluster = Cluster::new(4);
+    cluster.stop(1);
+    let mut settings = cluster.settings(3);
+    settings.servers[1] = None;
+    let reactor = Reactor::new(WaitMode::Block).unwrap();
+    let fabric = TcpFabric::connect(&reactor, settings.clone()).unwrap();
+    let thread = TcpFabric::connect_thread(&reactor, &fabric.membership()).unwrap();
+    reactor.block_on(async {
+        uses_all_but_server_1(&fabric).await;
+        uses_all_but_server_1(&thread).await;
+    });
+    assert!(fabric.uses(0) && !fabric.uses(1) && fabric.uses(3) && !fabric.uses(4));
+    settings.servers[0] = None;
+    let error = TcpFabric::connect(&reactor, settings).err().unwrap();
+    assert!(matches!(error, ConnectError::NoLeaseServer), "{error}");
+}
+
+#[test]
 fn a_dropped_future_does_not_disturb_the_requests_behind_it() {
     let cluster = Cluster::new(1);
     let reactor = Reactor::new(WaitMode::Block).unwrap();
@@ -219,7 +238,7 @@ fn requests_on_connections_that_break_execute_at_most_once() {
     let proxy = Proxy::new(cluster.addresses[0]);
     let reactor = Reactor::new(WaitMode::Block).unwrap();
     let settings = TcpSettings {
-        servers: vec![proxy.address],
+        servers: vec![Some(proxy.address)],
         ..cluster.settings(1)
     };
     let fabric = TcpFabric::connect(&reactor, settings).unwrap();

@@ -144,7 +144,7 @@ fn encode_address(address: &ServerAddress) -> Option<[u8; ADDRESS_BYTES]> {
     let (fabric, socket) = match address {
         ServerAddress::Tcp(socket) => (1_u16, socket),
         ServerAddress::Libfabric(socket) => (2, socket),
-        ServerAddress::Shm(_) => return None,
+        ServerAddress::Shm(_) | ServerAddress::Left => return None,
     };
     let ip = match socket.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -150,7 +150,7 @@ impl MemoryServers {
     pub(super) fn memories(&self) -> impl Iterator<Item = &Path> {
         self.addresses.iter().filter_map(|address| match address {
             ServerAddress::Shm(path) => Some(path.as_path()),
-            ServerAddress::Tcp(_) | ServerAddress::Libfabric(_) => None,
+            ServerAddress::Tcp(_) | ServerAddress::Libfabric(_) | ServerAddress::Left => None,
         })
     }
 
