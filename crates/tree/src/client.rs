@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crossbeam_utils::sync::{ShardedLockReadGuard, ShardedLockWriteGuard};
@@ -29,6 +29,7 @@ use crate::node_allocator::NodeAllocator;
 use crate::op_stats::OpStats;
 use crate::page::NodePage;
 use crate::phase::{Phase, PhaseCounts, PhaseGuard};
+use crate::server_list::ListCopy;
 use crate::superblock::mark;
 
 /// The state shared by the clients of a compute server, on all its threads. No holder of one of its locks panics.
@@ -40,8 +41,7 @@ struct ComputeState {
     keys: KeySharing,
     cache: SharedCache,
     servers: Vec<MemoryServerState>,
-    /// Number of memory servers that get new nodes.
-    servers_in_use: AtomicU16,
+    list: Mutex<ListCopy>,
 }
 
 /// A compute server's view of a memory server, and its memory there.
@@ -73,10 +73,9 @@ impl MemoryServerState {
 pub struct SharedCompute(Arc<ComputeState>);
 
 impl SharedCompute {
-    /// Sets the number of memory servers that get new nodes, which is all of them before. The others have joined only just, so that other
-    /// compute servers may not know them yet.
-    pub(crate) fn set_servers_in_use(&self, servers: u16) {
-        self.0.servers_in_use.store(servers, Ordering::Release);
+    /// Begins to use this copy of the list of memory servers. Before the first call, all of them get new nodes.
+    pub(crate) fn keep_list(&self, copy: ListCopy) {
+        *unpoisoned(self.0.list.lock()) = copy;
     }
 }
 
@@ -135,7 +134,7 @@ impl<F: Fabric> Compute<F> {
             keys: KeySharing::new(),
             cache: SharedCache::new(cache),
             servers: servers.collect(),
-            servers_in_use: AtomicU16::new(fabric.servers()),
+            list: Mutex::new(ListCopy::fixed(fabric.servers())),
         };
         Compute::on_thread(fabric, &SharedCompute(Arc::new(state)))
     }
@@ -212,9 +211,10 @@ impl<F: Fabric> Client<F> {
         &self.thread.state
     }
 
-    /// Returns the number of memory servers that get new nodes.
-    pub(crate) fn servers_in_use(&self) -> u16 {
-        self.state().servers_in_use.load(Ordering::Acquire)
+    /// Calls `with` on this compute server's copy of the list of memory servers.
+    pub(crate) fn list_copy<T>(&self, with: impl FnOnce(&mut ListCopy) -> T) -> T {
+        let mut copy = unpoisoned(self.state().list.lock());
+        with(&mut copy)
     }
 
     /// Returns the state of `server`, if this compute server knows it.

@@ -91,6 +91,8 @@ pub struct Config {
     /// Maximum time in nanoseconds between the reads of a leaf and of a value's block, divided by the 4,096 numbers of a block. A
     /// block rests for the whole time before its numbers begin again.
     pub block_reuse_ns_min: Nanos,
+    /// Maximum age in nanoseconds of a compute server's copy of the list of memory servers when it places a node (`server_list`).
+    pub list_ns_max: Nanos,
     /// Time in nanoseconds after which a client that waits for the same lock owner asks the lease manager whether the
     /// owner is alive.
     pub doubt_ns: Nanos,
@@ -138,6 +140,7 @@ impl Config {
             spread_splits: false,
             shares_spare: false,
             block_reuse_ns_min: 500,
+            list_ns_max: Nanos::MAX,
             doubt_ns: 2_500_000,
         }
     }

@@ -5,7 +5,7 @@
 use farbank_pm::fault::NamedFault;
 
 /// All faults of the tree.
-pub const ALL: [NamedFault; 19] = [
+pub const ALL: [NamedFault; 25] = [
     NamedFault {
         name: "tree.torn_is_absent",
         description: "a lookup that reads a torn entry reports that the key is absent",
@@ -118,6 +118,42 @@ pub const ALL: [NamedFault; 19] = [
         name: "tree.block_keeps_number",
         description: "a reused block keeps its number",
         source: "invariant TREE-VALUE-2 of value_blocks.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.drained_at_once",
+        description: "a drain does not wait until no client uses an older list of servers",
+        source: "invariant TREE-LIST-1 of server_list.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.moved_before_copied",
+        description: "a node leads to its copy on another server, which is not written",
+        source: "step (a) of drain.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.moved_sibling_kept",
+        description: "a node still leads to a right sibling that has moved",
+        source: "step (c) of drain.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.moved_child_kept",
+        description: "a parent still leads to a child that has moved",
+        source: "step (d) of drain.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.moved_values_kept",
+        description: "the values of a leaf stay on the server that leaves",
+        source: "drain.rs",
+        shows_in: None,
+    },
+    NamedFault {
+        name: "tree.drained_in_one_pass",
+        description: "a drain ends although its last pass has changed something",
+        source: "invariant TREE-DRAIN-3 of drain.rs",
         shows_in: None,
     },
 ];

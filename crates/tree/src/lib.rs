@@ -28,11 +28,13 @@
 //!   value_blocks  cache_warmup                  byte values; a cache as after a long run
 //!   ops  range                                  the operations of a client
 //!   key_sharing                                 operations that clients share
+//!   drain                                       a memory server that leaves
 //!   split  merge                                growth and shrinking
 //!   locked_node                                 a node that is locked and read
 //!   lookup  alloc  bulk_load                    steps of an operation; a new tree without clients
 //!   node_read                                   reads of nodes, and the detection of damaged ones
 //!   lock                                        locks, and hand-over within a compute server
+//!   server_list                                 the memory servers that get new nodes
 //!   spare_memory                                memory that compute servers leave to others
 //!   client                                      a client, its compute server, access to memory servers
 //!   lock_table  key_calls  block  node_allocator  cache   the parts of a compute server's state
@@ -91,6 +93,7 @@ mod client;
 mod cluster;
 mod conditional;
 mod config;
+mod drain;
 mod error;
 pub mod faults;
 mod hashed_leaf;
@@ -111,6 +114,7 @@ mod ops;
 mod page;
 mod phase;
 mod range;
+mod server_list;
 #[cfg(feature = "check")]
 pub mod sim_test;
 mod spare_memory;
@@ -127,6 +131,7 @@ pub use cluster::{
 };
 pub use conditional::CasOutcome;
 pub use config::{Config, HOST_LOCKS_MAX, LocalLockMode, LockPlacement, ReleasePolicy, ValueMode};
+pub use drain::DrainCounts;
 pub use error::TreeError;
 pub use key::{KEY_BYTES_MAX, Key};
 pub use layout::{NodeFormat, NodeLayout};

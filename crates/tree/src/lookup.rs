@@ -163,20 +163,32 @@ impl<F: Fabric> Client<F> {
 
     /// Reads the leaf for `key`.
     pub(crate) async fn leaf(&self, key: &Key) -> Result<FetchedNode, TreeError> {
+        let leaf = self.node(key, 0).await?;
+        leaf.ok_or(TreeError::NoTree)
+    }
+
+    /// Reads the node of `level` for `key`. Returns `None` if the tree has no such level.
+    pub(crate) async fn node(
+        &self,
+        key: &Key,
+        level: u8,
+    ) -> Result<Option<FetchedNode>, TreeError> {
         let mut aim = key.clone();
         loop {
-            let way = self.seek(&aim, 0).await?.ok_or(TreeError::NoTree)?;
+            let Some(way) = self.seek(&aim, level).await? else {
+                return Ok(None);
+            };
             let mut at = way.at;
             loop {
                 let found = self.read(at).await?;
-                match classify(&found.page, key, 0) {
+                match classify(&found.page, key, level) {
                     Lookup::Found if found.page.head().state == NodeState::Moving => {
-                        return self.moved(found, key).await;
+                        return self.moved(found, key).await.map(Some);
                     }
                     Lookup::Found => {
                         let hit = Self::by_hint(&way) && at == way.at;
                         self.note(|op| op.cache_hit = hit);
-                        return Ok(found);
+                        return Ok(Some(found));
                     }
                     Lookup::Follow(next) => {
                         self.drop_hint(&way);
@@ -203,6 +215,22 @@ impl<F: Fabric> Client<F> {
                 Some(next) if next.page.head().state == NodeState::Moving => found = next,
                 Some(next) => return Ok(next),
             }
+        }
+    }
+
+    /// Reads the node at `at`, or the one to which it has been moved (`drain`). The caller holds the lock `held`.
+    pub(crate) async fn read_moved(
+        &self,
+        held: &HeldLock,
+        mut at: GAddr,
+    ) -> Result<FetchedNode, TreeError> {
+        loop {
+            let found = self.read_beside(held, at).await?;
+            let head = found.page.head();
+            if head.state != NodeState::Freed {
+                return Ok(found);
+            }
+            at = head.low;
         }
     }
 

@@ -97,6 +97,10 @@ impl<F: Fabric> Client<F> {
             b: self.read_locked(head.sibling).await?,
             parent: self.read_locked(way.at).await?,
         };
+        if family.parent.page.head().state != NodeState::Live {
+            // It has moved to another server (`drain`).
+            self.drop_hint(&way);
+        }
         Ok(Some(family).filter(|family| self.may_merge(family, &head)))
     }
 
@@ -109,6 +113,7 @@ impl<F: Fabric> Client<F> {
             && a.highest.as_ref() == Some(&right.lowest)
             && both * 4 <= self.config().layout.entries() * 3
             && above.level == 1
+            && above.state == NodeState::Live
             && above.covers(&a.lowest)
             && matches!(parent.page.find(&right.lowest), Ok(Some((_, child))) if child == b.at.0)
     }

@@ -17,14 +17,14 @@ pub(crate) enum NodeState {
     Live,
     /// A leaf whose entries are being moved to the leaf [`NodeHeader::low`].
     Moving,
-    /// A freed leaf, whose entries have moved to the leaf [`NodeHeader::low`].
+    /// A freed leaf, whose entries have moved to the leaf [`NodeHeader::low`]; or a node that has moved there as a whole (`drain`).
     Freed,
 }
 
 /// The header of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NodeHeader {
-    /// Internal node: the child for keys below the first entry. Moving or freed leaf: the leaf that receives its
+    /// Live internal node: the child for keys below the first entry. Moving or freed node: the node that receives its
     /// entries.
     pub(crate) low: GAddr,
     /// The next node on its level.
@@ -39,6 +39,11 @@ pub(crate) struct NodeHeader {
 }
 
 impl NodeHeader {
+    /// Returns whether this is the live node of `level` whose keys start at `key`.
+    pub(crate) fn is_child(&self, level: u8, key: &Key) -> bool {
+        self.level == level && self.state == NodeState::Live && self.lowest == *key
+    }
+
     /// Returns whether `key` is within the fence keys.
     pub(crate) fn covers(&self, key: &Key) -> bool {
         self.lowest <= *key && self.highest.as_ref().is_none_or(|highest| key < highest)
@@ -250,6 +255,13 @@ impl NodePage {
             NodeFormat::Paper => self.bytes[PAPER_FRONT - 1],
             NodeFormat::Safe => self.bytes[0],
         }
+    }
+
+    /// Returns a copy of this node for a place whose last version is `version`.
+    pub(crate) fn copy_for(&self, version: u8) -> NodePage {
+        let mut page = self.clone();
+        page.set_version(version);
+        page
     }
 
     fn set_version(&mut self, version: u8) {

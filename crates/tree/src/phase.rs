@@ -14,11 +14,13 @@ pub(crate) enum Phase {
     Growing,
     /// A leaf's entries are being moved to its sibling.
     Merging,
+    /// A node, or what it leads to, is being moved to another server.
+    Draining,
 }
 
 /// Number of clients in each phase.
 #[derive(Default)]
-pub(crate) struct PhaseCounts([Cell<u32>; 4]);
+pub(crate) struct PhaseCounts([Cell<u32>; 5]);
 
 impl PhaseCounts {
     /// Returns whether any client is in phase `what`.

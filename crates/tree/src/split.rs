@@ -96,17 +96,18 @@ impl<F: Fabric> Client<F> {
         self.add_separator(level + 1, &lowest, new_at).await
     }
 
-    /// Allocates the right node of a split of a node on `server`.
+    /// Allocates the right node of a split of a locked node on `server` (TREE-LIST-1).
     async fn allocate_right(&self, server: u16) -> Result<NewNode, TreeError> {
-        let next = (server + 1) % self.servers_in_use();
-        if self.config().spread_splits && next != server {
-            // A server that is full or unreachable takes no part.
-            if self.reachable(next).is_ok()
-                && self.admit(next).await.is_ok()
-                && let Ok(node) = self.allocate(next).await
-            {
-                return Ok(node);
-            }
+        // A server that is full or unreachable takes no part.
+        if self.config().spread_splits
+            && let Ok(list) = self.server_list().await
+            && let Some(next) = list.after(server).next()
+            && next != server
+            && self.reachable(next).is_ok()
+            && self.admit(next).await.is_ok()
+            && let Ok(node) = self.allocate(next).await
+        {
+            return Ok(node);
         }
         self.allocate(server).await
     }
@@ -148,9 +149,10 @@ impl<F: Fabric> Client<F> {
         self.write_and_unlock(locked.held, vec![write]).await
     }
 
-    /// Returns whether the node at `at` is still the node of `level` whose keys start at `key`. This cannot change
+    /// Returns whether the node at `at` is still the node of `level` whose keys start at `key`. No merge can change this
     /// while its parent is locked by `held`. Without this check, a delayed separator could lead to a leaf that has been merged
-    /// away and perhaps reused. All searches by that separator would take the detour from the left, for ever.
+    /// away and perhaps reused. All searches by that separator would take the detour from the left, for ever. Or it could lead to
+    /// a server that the node has left (TREE-DRAIN-2).
     async fn begins(
         &self,
         held: &HeldLock,
@@ -158,11 +160,8 @@ impl<F: Fabric> Client<F> {
         level: u8,
         key: &Key,
     ) -> Result<bool, TreeError> {
-        if level > 0 {
-            return Ok(true);
-        }
         let head = self.read_beside(held, at).await?.page.head();
-        Ok(head.level == 0 && head.state == NodeState::Live && head.lowest == *key)
+        Ok(head.is_child(level, key))
     }
 
     /// Creates a root of `level` above the present one. Returns false if another client has done so meanwhile.
@@ -190,13 +189,15 @@ impl<F: Fabric> Client<F> {
         child: GAddr,
     ) -> Result<Option<GAddr>, TreeError> {
         let old = self.root().await?;
-        let grown = self.read_beside(held, old).await?.page.head().level >= level;
+        let old = self.read_moved(held, old).await?;
+        let grown = old.page.head().level >= level;
         if grown && !fault!("tree.root_grown_twice") {
             return Ok(None);
         }
+        let child = self.read_moved(held, child).await?.at;
         let NewNode { at, version, .. } = self.allocate(0).await?;
         let head = NodeHeader {
-            low: old,
+            low: old.at,
             sibling: GAddr::NULL,
             level,
             state: NodeState::Live,

@@ -1,9 +1,10 @@
 //! The start of each memory server's host memory.
 //!
 //! ```text
-//!   0   8      64               128                     192            1024              4096           RESERVED_BYTES
-//!   │   │ mark │ root's address │ descriptor, numbers   │ spare memory │ addresses of      │ locks, if in │ nodes and blocks ...
-//!                (server 0)       of servers (server 0)   `spare_memory`  servers (server 0)  host memory
+//!   0   8      64               128                  192            256                   1024               4096           RESERVED_BYTES
+//!   │   │ mark │ root's address │ descriptor, list   │ spare memory │ servers that have   │ addresses of     │ locks, if in │ nodes and
+//!                (server 0)       of servers           `spare_memory`  left (server 0)       servers            host memory    blocks ...
+//!                                 (server 0)                                                 (server 0)
 //! ```
 
 use farbank_fabric::GAddr;

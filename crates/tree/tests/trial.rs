@@ -51,6 +51,32 @@ fn a_crash_or_pause_of_a_compute_server_at_any_moment_violates_nothing() {
 }
 
 #[test]
+fn a_server_leaves_during_the_calls_and_everything_is_reachable_without_it() {
+    for system in TreeVariant::ALL {
+        let drains = SearchPlan {
+            drains: Some(true),
+            ..plan(system, InjectedFault::None)
+        };
+        let run = tried(&drains, 0..40);
+        assert_eq!(run.sum.failed + run.sum.cut_off, 0, "{system:?}");
+        assert!(run.sum.drained > 400, "{system:?}: {run:?}");
+    }
+}
+
+#[test]
+fn a_crash_or_pause_while_a_server_leaves_violates_nothing() {
+    for disaster in [InjectedFault::Crash, InjectedFault::Pause] {
+        let drains = SearchPlan {
+            drains: Some(true),
+            ..plan(TreeVariant::Safe, disaster)
+        };
+        let run = tried(&drains, 0..120);
+        let reached = run.reached(disaster, FaultMoment::Draining);
+        assert!(reached > 10, "{run:?}");
+    }
+}
+
+#[test]
 fn after_a_memory_server_fails_calls_that_need_it_fail_in_time_and_others_succeed() {
     for disaster in [InjectedFault::Kill, InjectedFault::Empty] {
         let run = tried(&plan(TreeVariant::Safe, disaster), 0..80);

@@ -41,6 +41,9 @@ pub(super) struct TreeArgs {
     /// requires it.
     #[arg(long, value_enum)]
     lines: Option<LinesChoice>,
+    /// A memory server leaves during the calls. Default: in one of five seeds.
+    #[arg(long)]
+    leaves: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -63,6 +66,7 @@ impl TreeArgs {
             disaster: self.disaster,
             key_bytes: self.key_bytes.map(usize::from),
             value_bytes: self.value_bytes,
+            drains: self.leaves.then_some(true),
             read_line_order: self.lines.map_or(usual.read_line_order, |lines| {
                 lines == LinesChoice::Increasing
             }),
@@ -94,6 +98,9 @@ fn again(plan: &SearchPlan, seed: u64, fault: Option<&str>) -> String {
             "any"
         };
         command += &format!(" --lines {lines}");
+    }
+    if plan.drains == Some(true) {
+        command += " --leaves";
     }
     fault.map_or(command.clone(), |fault| {
         format!("{command} --fault {fault}")
@@ -305,6 +312,7 @@ fn object(plan: &SearchPlan, run: &SearchReport, fault: Option<&str>) -> Value {
         "torn": sum.torn,
         "taken_over": sum.taken_over,
         "mended": sum.mended,
+        "moved": sum.drained,
         "beside": sum.unaffected_keys,
         "lost": sum.lost,
         "slowest_error_ns": sum.slowest_error_ns,
@@ -350,6 +358,11 @@ pub(super) fn faults(
         value_bytes: (system == TreeVariant::Farbank).then_some(0),
         ..SearchPlan::new(system)
     });
+    let leaves = SearchPlan {
+        drains: Some(true),
+        ..SearchPlan::new(TreeVariant::Safe)
+    };
+    let plans: Vec<SearchPlan> = plans.into_iter().chain([leaves]).collect();
     let cpu = Duration::from_secs_f64(seconds.max(0.0));
     let searched: Mutex<Vec<Option<SearchedFault>>> = Mutex::new(vec![None; chosen.len()]);
     let next = AtomicUsize::new(0);
@@ -389,10 +402,10 @@ fn name_of(verdict: &FaultVerdict) -> &'static str {
     }
 }
 
-fn caught_of(verdict: &FaultVerdict) -> Option<(SearchPlan, &CaughtTrial)> {
+fn caught_of(verdict: &FaultVerdict) -> Option<(&SearchPlan, &CaughtTrial)> {
     match verdict {
-        FaultVerdict::Found(system, caught) | FaultVerdict::Void(system, caught) => {
-            Some((SearchPlan::new(*system), caught))
+        FaultVerdict::Found(plan, caught) | FaultVerdict::Void(plan, caught) => {
+            Some((plan, caught))
         }
         FaultVerdict::Idle | FaultVerdict::Survived => None,
     }
@@ -434,7 +447,7 @@ fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(
                     "outcome": name_of(&searched.verdict).to_lowercase(),
                     "schedules": searched.schedules,
                     "seconds": searched.cpu.as_secs_f64(),
-                    "caught": caught.map(|(plan, caught)| caught_json(&plan, caught, Some(name))),
+                    "caught": caught.map(|(plan, caught)| caught_json(plan, caught, Some(name))),
                 })
             })
             .collect();
@@ -449,7 +462,7 @@ fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(
         if let [(name, searched)] = all
             && let Some((plan, caught)) = caught_of(&searched.verdict)
         {
-            println!("\n{}", format_violation(&plan, caught, Some(name)));
+            println!("\n{}", format_violation(plan, caught, Some(name)));
         }
         println!(
             "\ncheck faults tree: {count} of {} detected; {cpu:.1} s of CPU time",
@@ -459,9 +472,9 @@ fn conclude(all: &[(&str, SearchedFault)], seconds: f64, json: bool) -> Result<(
     match all.iter().find(|(_, searched)| !found(searched)) {
         None => Ok(()),
         Some((name, searched)) => Err(Failure::failed(match &searched.verdict {
-            FaultVerdict::Void(system, caught) => format!(
+            FaultVerdict::Void(plan, caught) => format!(
                 "{name}: the same violation occurs without the fault; fix that first: {}",
-                again(&SearchPlan::new(*system), caught.seed, None)
+                again(plan, caught.seed, None)
             ),
             FaultVerdict::Idle => {
                 format!("{name}: the fault changes nothing; remove it from the source")

@@ -42,9 +42,29 @@ impl CommandProgress {
         }
     }
 
+    /// Shows a text instead of a bar, for an operation whose end is not known.
+    pub(crate) fn tell(&mut self, text: String) {
+        if self.bar.is_none() {
+            if self.since.elapsed() < PATIENCE || !std::io::stderr().is_terminal() {
+                return;
+            }
+            self.bar = Some(ProgressBar::new_spinner());
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_message(text);
+            bar.tick();
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
+    }
+}
+
+impl Drop for CommandProgress {
+    fn drop(&mut self) {
+        self.clear();
     }
 }

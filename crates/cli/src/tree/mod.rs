@@ -1,10 +1,11 @@
 //! `farbank tree`: reads and writes a tree on memory servers (`farbank memory-server`), by TCP or by shared memory.
 //!
-//! * `load`: the subcommand that reads many entries.
+//! * `load`: the subcommand that reads many entries. `servers`: memory servers that join and leave.
 //!
 //! Each run is a client of its own: it joins the cluster, and leaves it at its end.
 
 mod load;
+mod servers;
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Bound;
@@ -48,6 +49,8 @@ Examples:
   farbank memory-server --key-file key --number 2 --listen 127.0.0.1:7414 --lease-server 127.0.0.1:7411 &
   farbank tree add-server $cluster 127.0.0.1:7414
       a third memory server, which running clients learn of
+  farbank tree remove-server $cluster 1
+      memory server 1 leaves: its nodes and values move to the others
   farbank memory-server --key-file key --pool /dev/shm/memory0 --listen 127.0.0.1:7413 &
   farbank tree create --servers shm:/dev/shm/memory0 --key-file key
       without the network: the client maps the server's file";
@@ -71,14 +74,16 @@ pub(crate) enum TreeCommand {
     /// Print the sizes of the tree and of its memory servers.
     Stat(StatArgs),
     /// Add a memory server to the tree, while clients use it.
-    AddServer(AddServerArgs),
+    AddServer(servers::AddServerArgs),
+    /// Move everything from a memory server to the others, and remove it from the tree, while clients use it.
+    RemoveServer(servers::RemoveServerArgs),
 }
 
 /// Options of every `farbank tree` subcommand.
 #[derive(Args)]
 struct ClusterArgs {
     /// The memory servers with which the tree was created, in the order of their numbers: their addresses, or shm:FILE for servers
-    /// of this host with --pool FILE. Those that have joined later can follow.
+    /// of this host with --pool FILE. Those that have joined later can follow. "-" stands for one that has left.
     #[arg(
         long,
         value_name = "IP:PORT|shm:FILE|libfabric:IP:PORT,...",
@@ -184,16 +189,6 @@ pub(crate) struct StatArgs {
     keys: bool,
 }
 
-#[derive(Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct AddServerArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    /// The new memory server. It was started with the next number, and has empty memory.
-    #[arg(value_name = "IP:PORT|libfabric:IP:PORT")]
-    server: ServerAddress,
-}
-
 impl TreeCommand {
     /// Runs the subcommand.
     pub(crate) fn run(self) -> Result<(), Failure> {
@@ -206,6 +201,7 @@ impl TreeCommand {
             TreeCommand::Load(load) => load.run(),
             TreeCommand::Stat(stat) => stat.run(),
             TreeCommand::AddServer(add) => add.run(),
+            TreeCommand::RemoveServer(remove) => remove.run(),
         }
     }
 }
@@ -429,6 +425,7 @@ impl StatArgs {
                 });
             print_json(&serde_json::json!({
                 "servers": servers.collect::<Vec<_>>(), "key_bytes_max": tree.key_bytes_max,
+                "leaving": info.leaving,
                 "value_bytes_max": tree.value_bytes_max, "node_bytes": tree.node_bytes,
                 "keys": counted.map(|(keys, _)| keys), "value_bytes": counted.map(|(_, bytes)| bytes),
                 "compute": info.compute, "epoch": info.epoch, "round_trips": stats.round_trips,
@@ -441,11 +438,19 @@ impl StatArgs {
             tree.key_bytes_max, tree.value_bytes_max, tree.node_bytes
         );
         for (number, (server, address)) in info.servers.iter().zip(&info.addresses).enumerate() {
+            if *address == ServerAddress::Left {
+                println!("memory server {number} has left");
+                continue;
+            }
             println!(
-                "memory server {number} at {address}: {} of host memory, {} of lock memory, generation {}",
+                "memory server {number} at {address}: {} of host memory, {} of lock memory, generation {}{}",
                 size::human(server.host_bytes),
                 size::human(server.lock_bytes),
-                server.generation
+                server.generation,
+                match info.leaving {
+                    Some(leaving) if usize::from(leaving) == number => ", leaving",
+                    _ => "",
+                }
             );
         }
         if let Some((keys, bytes)) = counted {
@@ -455,20 +460,6 @@ impl StatArgs {
             "this client: compute server {}, epoch {}",
             info.compute, info.epoch
         );
-        Ok(())
-    }
-}
-
-impl AddServerArgs {
-    fn run(self) -> Result<(), Failure> {
-        let cluster = self.cluster.connect()?;
-        let number = cluster.add_server(self.server.clone()).map_err(failed)?;
-        match self.cluster.json {
-            true => print_json(&serde_json::json!({
-                "number": number, "address": self.server.to_string(),
-            })),
-            false => println!("memory server {number} at {} is in use", self.server),
-        }
         Ok(())
     }
 }

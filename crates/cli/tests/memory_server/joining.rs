@@ -18,7 +18,7 @@ const AFTER: usize = 1_500;
 
 impl TwoServers {
     /// Starts memory server `number` on a pool of its own.
-    fn start_next(&self, number: usize) -> MemoryServer {
+    pub(super) fn start_next(&self, number: usize) -> MemoryServer {
         let lease_server = self.servers[0].address;
         start(
             self.folder.path(),
@@ -28,18 +28,23 @@ impl TwoServers {
         )
     }
 
-    fn add(&self, server: &MemoryServer) -> String {
+    pub(super) fn add(&self, server: &MemoryServer) -> String {
         self.print("add-server", &[&server.address.to_string()])
     }
 }
 
-fn key(writer: usize, number: usize) -> Vec<u8> {
+pub(super) fn key(writer: usize, number: usize) -> Vec<u8> {
     format!("{number:05} of writer {writer}").into_bytes()
 }
 
 /// Puts keys until `is_over`, then [`AFTER`] more. Writer 0 puts them one by one, others many in one operation. Returns the
 /// number of keys.
-fn write(cluster: &Cluster, writer: usize, written: &AtomicUsize, is_over: &AtomicBool) -> usize {
+pub(super) fn write(
+    cluster: &Cluster,
+    writer: usize,
+    written: &AtomicUsize,
+    is_over: &AtomicBool,
+) -> usize {
     let at_once = 1 + 250 * writer;
     let (mut number, mut last) = (0, usize::MAX);
     while number < last {

@@ -1,6 +1,7 @@
 //! `farbank memory-server` as a process: a cluster, a kill, and a memory that survives it. And `farbank tree` on it.
 
 mod joining;
+mod leaving;
 mod tree;
 
 use std::io::{BufRead, BufReader};

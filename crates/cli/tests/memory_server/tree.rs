@@ -61,7 +61,7 @@ impl TwoServers {
         }
     }
 
-    fn addresses(&self) -> Vec<ServerAddress> {
+    pub(super) fn addresses(&self) -> Vec<ServerAddress> {
         let pool = |number| self.folder.path().join(format!("memory{number}"));
         let servers = self.servers.iter().enumerate();
         servers
@@ -85,6 +85,13 @@ impl TwoServers {
             lease_server,
         );
         self.servers.insert(number, again);
+    }
+
+    /// Kills server `number`, which stays in the list of addresses.
+    pub(super) fn kill(&mut self, number: usize) {
+        let child = &mut self.servers[number].child;
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     pub(super) fn command(&self, subcommand: &str) -> Command {

@@ -13,7 +13,7 @@ pub(crate) const NONCE_BYTES: usize = 32;
 pub(crate) const PROOF_BYTES: usize = 32;
 const MAGIC: [u8; 8] = *b"frbkwire";
 /// Version of the protocol. Both ends must have the same.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// The secret that all compute and memory servers of a cluster share. They authenticate each other with HMAC-SHA-256.
 #[derive(Clone)]

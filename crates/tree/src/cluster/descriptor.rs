@@ -189,6 +189,9 @@ pub(super) async fn create_tree(
     fabric: &ShmFabric,
     settings: &TreeSettings,
 ) -> Result<TreeDescriptor, ClusterError> {
+    if let Some(server) = (0..fabric.servers()).find(|server| !fabric.uses(*server)) {
+        return Err(ClusterError::HasNotLeft { server });
+    }
     let descriptor = TreeDescriptor::new(settings, fabric.servers())?;
     descriptor.check_nodes(fabric)?;
     claim(fabric).await?;

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
-use farbank_fabric::Fabric;
-use farbank_fabric::shm::ShmSettings;
+use farbank_fabric::shm::{ShmFabric, ShmSettings};
 use farbank_fabric::tcp::{Reactor, WaitMode};
 use farbank_pm::sync::ignore_poison;
 
+use super::joining::{ServerChanges, left_servers};
 use super::session::{Session, SessionUse, SharedSession};
 use super::{ClusterError, ClusterStats};
 
@@ -90,7 +90,7 @@ impl JobQueue {
 /// The state that the threads of a driver share.
 struct DriverShared {
     queue: JobQueue,
-    /// With the servers that have joined.
+    /// With the servers that have joined, and without those that have left.
     settings: Mutex<ShmSettings>,
     wait: WaitMode,
     /// The newest session.
@@ -109,13 +109,41 @@ pub(super) struct DriverState {
 
 impl DriverState {
     /// Returns the session. Begins another if the last one is not usable.
-    pub(super) fn session(&self) -> Result<SessionUse, ClusterError> {
+    pub(super) async fn session(&self) -> Result<SessionUse, ClusterError> {
         loop {
-            let session = self.newest_session()?;
+            let session = match self.newest_session() {
+                Ok(session) => session,
+                Err(error) => match self.note_left().await {
+                    Ok(true) => continue,
+                    _ => return Err(error),
+                },
+            };
             if let Some(begun) = SessionUse::begin(&session) {
                 return Ok(begun);
             }
         }
+    }
+
+    /// Looks whether servers of the settings have left, which may be the reason why no session could begin. Returns whether some have.
+    async fn note_left(&self) -> Result<bool, ClusterError> {
+        let mut settings = self.settings();
+        let known = settings.servers.len() as u16;
+        if known < 2 {
+            return Ok(false);
+        }
+        settings.servers.truncate(1);
+        settings.compute = None;
+        let fabric = ShmFabric::connect(&self.reactor, settings)?;
+        let left = left_servers(&fabric).await;
+        // Without the answer the epoch ends with its lease.
+        let _ = fabric.leave().await;
+        let changes = ServerChanges {
+            known,
+            joined: Vec::new(),
+            left: left?,
+        };
+        let mut settings = ignore_poison(self.shared.settings.lock());
+        Ok(changes.apply(&mut settings.servers))
     }
 
     fn newest_session(&self) -> Result<Rc<Session>, ClusterError> {
@@ -138,19 +166,16 @@ impl DriverState {
         Ok(session)
     }
 
-    /// Returns the session, with the tree open. Begins another session if servers have joined.
+    /// Returns the session, with the tree open. Begins another session if servers have joined or left.
     pub(super) async fn opened(&self) -> Result<SessionUse, ClusterError> {
         loop {
-            let session = self.session()?;
-            let joined = session.open().await?;
-            if joined.is_empty() {
+            let session = self.session().await?;
+            let Some(changes) = session.open().await? else {
                 return Ok(session);
-            }
+            };
             session.shared().retire();
-            let known = usize::from(session.fabric.servers());
             let mut settings = ignore_poison(self.shared.settings.lock());
-            settings.servers.truncate(known);
-            settings.servers.extend(joined);
+            changes.apply(&mut settings.servers);
         }
     }
 
@@ -179,7 +204,7 @@ impl DriverState {
             return;
         }
         // Without a connection the epoch ends with its lease.
-        if let Ok(session) = self.session() {
+        if let Ok(session) = self.session().await {
             session.leave().await;
         }
     }
@@ -218,7 +243,7 @@ impl Driver {
                 .threads
                 .push(builder.spawn(run).map_err(ClusterError::Thread)?);
         }
-        driver.run(|state| async move { state.session().map(|_| ()) })?;
+        driver.run(|state| async move { state.session().await.map(|_| ()) })?;
         Ok(driver)
     }
 

@@ -43,6 +43,28 @@ pub enum ClusterError {
         /// The number.
         server: u16,
     },
+    /// Another memory server is leaving.
+    OtherLeaves {
+        /// Its number.
+        server: u16,
+    },
+    /// The tree has no memory server of this number.
+    NoServer {
+        /// The number.
+        server: u16,
+    },
+    /// Memory server 0 cannot leave: it has the leases, the root's address and the list of servers.
+    LeaseServerLeaves,
+    /// The memory server has left.
+    HasLeft {
+        /// Its number.
+        server: u16,
+    },
+    /// A memory server was given as one that has left, but it has not.
+    HasNotLeft {
+        /// Its number.
+        server: u16,
+    },
     /// The sizes of a new tree are out of range.
     Sizes {
         /// The maximum bytes of a key.
@@ -105,6 +127,23 @@ impl fmt::Display for ClusterError {
             ClusterError::OtherJoins { server } => write!(
                 f,
                 "another memory server is joining as number {server}: add that one again first"
+            ),
+            ClusterError::OtherLeaves { server } => write!(
+                f,
+                "memory server {server} is leaving: complete or cancel its removal first"
+            ),
+            ClusterError::NoServer { server } => {
+                write!(f, "the tree has no memory server {server}")
+            }
+            ClusterError::LeaseServerLeaves => f.write_str(
+                "memory server 0 cannot leave: it has the leases, the root's address and the list of servers",
+            ),
+            ClusterError::HasLeft { server } => {
+                write!(f, "memory server {server} has left the tree")
+            }
+            ClusterError::HasNotLeft { server } => write!(
+                f,
+                "memory server {server} was given as \"-\", but it has not left the tree: give its address"
             ),
             ClusterError::Sizes {
                 key_bytes_max,

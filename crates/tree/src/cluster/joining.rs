@@ -1,7 +1,7 @@
 //! Memory servers that join a tree after its creation.
 //!
 //! ```text
-//!   server 0, byte 160   │ state 8 │ numbers: announced 2, in use 2, 0 4 │
+//!   server 0, byte 160   │ state 8 │ list of servers (`server_list`)
 //!             byte 1024  │ address of the first server that has joined 32 │ of the second 32 │ ...            up to byte 4096
 //!
 //!   address              │ check 4 │ fabric 2 │ port 2 │ IP address 16 │ 0 8 │         fabric: 1 TCP, 2 libfabric
@@ -13,15 +13,13 @@
 //!                                           begin with the address  on the new server
 //! ```
 //!
-//! Both numbers are 0 until a server joins: then the servers are those of the descriptor.
-//!
 //! # Invariants
 //! TREE-JOIN-1  A server is announced when its address and the tree's mark in its memory are complete.
-//! TREE-JOIN-2  A node leads to a server only if it is in use. A session looks at the numbers four times in a lease time, and
+//! TREE-JOIN-2  A node leads to a server only if it is in use. A session looks at the list four times in a lease time, and
 //!     ends if it does not know an announced server. So when a server comes into use, either no session is left that does not
 //!     know it, or the session's lease has ended. A session that is late nevertheless gets `FabricError::Unlisted`.
-//! TREE-JOIN-3  One client at a time adds a server, and each of its steps can be repeated. If the client dies before the server
-//!     is in use, the next one must add the same server, and continues.
+//! TREE-JOIN-3  One client at a time changes the list of servers, and each of its steps can be repeated. If the client dies before the
+//!     server is in use, the next one must add the same server, and continues.
 //!
 //! # Crash argument
 //! The client that adds a server, or a memory server, can be killed after any step. Until the announcement no session uses the address
@@ -36,87 +34,92 @@ use farbank_fabric::shm::{ServerAddress, ShmFabric};
 use farbank_fabric::{Fabric, GAddr};
 
 use super::ClusterError;
-use super::descriptor::{TreeDescriptor, read_descriptor, reserve, take_word, word_of};
+use super::descriptor::{TreeDescriptor, read_descriptor, reserve, take_word};
 use crate::bulk_load::first_free;
-use crate::superblock::mark;
+use crate::error::TreeError;
+use crate::server_list::{JOINED_MAX, ListCopy, ServerList, read_list, write_numbers};
+use crate::superblock::{HOST_LOCKS_AT, mark};
 
 const STATE: GAddr = GAddr::host(0, 160);
-const NUMBERS: GAddr = GAddr::host(0, 168);
 const ADDRESSES_AT: u64 = 1024;
 const ADDRESS_BYTES: usize = 32;
-/// Maximum number of servers that join a tree.
-const JOINED_MAX: u16 = ((4096 - ADDRESSES_AT) / ADDRESS_BYTES as u64) as u16;
-/// Lease times between the announcement of a server and its use.
+/// Lease times between a change of the list and the moment when no session is left that does not know it.
 const WAITED_LEASES: u64 = 3;
-
-/// The numbers of memory servers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ServerNumbers {
-    /// Servers that every session must know.
-    pub(super) announced: u16,
-    /// Servers that get new nodes.
-    pub(super) in_use: u16,
-}
-
-impl ServerNumbers {
-    fn encode(self) -> u64 {
-        u64::from(self.announced) | u64::from(self.in_use) << 16
-    }
-
-    /// Returns the numbers of a tree that was created on `created` servers. `None`: the word is damaged.
-    fn decode(word: u64, created: u16) -> Option<ServerNumbers> {
-        if word == 0 {
-            return Some(ServerNumbers {
-                announced: created,
-                in_use: created,
-            });
-        }
-        let numbers = ServerNumbers {
-            announced: word as u16,
-            in_use: (word >> 16) as u16,
-        };
-        let joined = numbers.announced.checked_sub(created);
-        let waiting = numbers.announced.checked_sub(numbers.in_use);
-        let is_valid = word >> 32 == 0
-            && numbers.in_use >= created
-            && joined.is_some_and(|count| count <= JOINED_MAX)
-            && waiting.is_some_and(|count| count <= 1);
-        is_valid.then_some(numbers)
-    }
-}
-
-/// Reads the numbers of servers.
-pub(super) async fn read_numbers(
-    fabric: &ShmFabric,
-    created: u16,
-) -> Result<ServerNumbers, ClusterError> {
-    let word = word_of(&fabric.read(NUMBERS, 8).await?);
-    ServerNumbers::decode(word, created).ok_or(ClusterError::Descriptor)
-}
+const _: () = assert!(ADDRESSES_AT + JOINED_MAX as u64 * ADDRESS_BYTES as u64 <= HOST_LOCKS_AT);
 
 /// A tree, as a session finds it.
 pub(super) enum OpenedTree {
-    Open(TreeDescriptor, ServerNumbers),
-    /// The session does not know servers that have joined. Their addresses, in the order of their numbers.
-    MoreServers(Vec<ServerAddress>),
+    Open(TreeDescriptor, ListCopy),
+    /// The session knows other servers than those of the list.
+    OtherServers(ServerChanges),
+}
+
+/// The changes of the list of servers that a session does not know.
+pub(super) struct ServerChanges {
+    /// Number of servers before those that have joined.
+    pub(super) known: u16,
+    /// The addresses of servers that have joined, in the order of their numbers.
+    pub(super) joined: Vec<ServerAddress>,
+    /// Servers that have left.
+    pub(super) left: Vec<u16>,
+}
+
+impl ServerChanges {
+    /// Applies the changes to `servers`. Returns whether anything has changed.
+    pub(super) fn apply(self, servers: &mut Vec<ServerAddress>) -> bool {
+        let before = servers.clone();
+        servers.truncate(self.known.into());
+        servers.extend(self.joined);
+        for server in self.left {
+            if let Some(address) = servers.get_mut(usize::from(server)) {
+                *address = ServerAddress::Left;
+            }
+        }
+        *servers != before
+    }
 }
 
 /// Opens the tree on the memory servers of `fabric`.
 pub(super) async fn open_tree(fabric: &ShmFabric) -> Result<OpenedTree, ClusterError> {
     let descriptor = read_descriptor(fabric).await?;
     let (created, given) = (descriptor.servers, fabric.servers());
-    let numbers = read_numbers(fabric, created).await?;
-    if !(created..=numbers.announced).contains(&given) {
+    let read_ns = fabric.now();
+    let list = read_list(fabric, created).await?;
+    if !(created..=list.announced).contains(&given) {
         return Err(ClusterError::OtherServers {
-            found: numbers.announced,
+            found: list.announced,
             given,
         });
     }
-    if given < numbers.announced {
-        let joined = read_addresses(fabric, created, given..numbers.announced).await?;
-        return Ok(OpenedTree::MoreServers(joined));
+    let is_missing = |server: &u16| !fabric.uses(*server) && !list.has_left(*server);
+    if let Some(server) = (0..given).find(is_missing) {
+        return Err(ClusterError::HasNotLeft { server });
     }
-    Ok(OpenedTree::Open(descriptor, numbers))
+    if knows(fabric, &list) {
+        let copy = ListCopy::read(list, created, read_ns);
+        return Ok(OpenedTree::Open(descriptor, copy));
+    }
+    Ok(OpenedTree::OtherServers(ServerChanges {
+        known: given,
+        joined: read_addresses(fabric, created, given..list.announced).await?,
+        left: list.left().collect(),
+    }))
+}
+
+/// Returns whether `fabric` uses the servers of `list`, and no others.
+pub(super) fn knows(fabric: &ShmFabric, list: &ServerList) -> bool {
+    fabric.servers() >= list.announced && list.left().all(|server| !fabric.uses(server))
+}
+
+/// Returns the servers that have left the tree on server 0 of `fabric`, which may use no other server. Without a tree, none.
+pub(super) async fn left_servers(fabric: &ShmFabric) -> Result<Vec<u16>, ClusterError> {
+    let created = match read_descriptor(fabric).await {
+        Ok(descriptor) => descriptor.servers,
+        Err(ClusterError::Tree(TreeError::NoTree)) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let list = read_list(fabric, created).await?;
+    Ok(list.left().collect())
 }
 
 /// Reads the addresses of `servers`, which have joined.
@@ -187,15 +190,23 @@ pub(super) async fn add_server(
 ) -> Result<(), ClusterError> {
     let entry = encode_address(address).ok_or(ClusterError::JoinsByFile)?;
     tree.check_nodes(fabric)?;
+    as_owner_of_list(fabric, add_as_owner(fabric, tree, &entry)).await
+}
+
+/// Runs `change` as the one client that changes the list of servers (TREE-JOIN-3).
+pub(super) async fn as_owner_of_list<T>(
+    fabric: &ShmFabric,
+    change: impl Future<Output = Result<T, ClusterError>>,
+) -> Result<T, ClusterError> {
     let owned = match take_word(fabric, STATE).await? {
         Ok(owned) => owned,
         Err(_) => return Err(ClusterError::Descriptor),
     };
-    let added = add_as_owner(fabric, tree, &entry).await;
-    if !added.as_ref().is_err_and(ClusterError::is_of_fabric) {
+    let done = change.await;
+    if !done.as_ref().is_err_and(ClusterError::is_of_fabric) {
         fabric.cas(STATE, owned, 0).await?;
     }
-    added
+    done
 }
 
 async fn add_as_owner(
@@ -212,7 +223,10 @@ async fn add_as_owner(
         return Err(ClusterError::TooManyServers { servers });
     }
     let place = address_at(server, tree.servers);
-    let before = read_numbers(fabric, tree.servers).await?;
+    let before = read_list(fabric, tree.servers).await?;
+    if let Some(server) = before.leaving {
+        return Err(ClusterError::OtherLeaves { server });
+    }
     let is_own = fabric.read(place, ADDRESS_BYTES).await? == entry;
     let is_announced = before.announced == server + 1 && is_own;
     if is_announced && before.in_use == server + 1 {
@@ -234,23 +248,17 @@ async fn add_as_owner(
         fabric.write(place, entry.to_vec()).await?;
         mark_memory(fabric, tree, server).await?;
     }
-    let announced = ServerNumbers {
-        announced: server + 1,
-        in_use: server,
-    };
-    let in_use = ServerNumbers {
-        in_use: server + 1,
-        ..announced
-    };
+    let announced = before.with_numbers(server + 1, server);
+    let in_use = before.with_numbers(server + 1, server + 1);
     // TREE-JOIN-1, TREE-JOIN-2
-    write_numbers(fabric, announced).await?;
-    fabric.sleep(WAITED_LEASES * fabric.lease_ns()).await;
-    write_numbers(fabric, in_use).await
+    write_numbers(fabric, &announced).await?;
+    wait_for_sessions(fabric).await;
+    Ok(write_numbers(fabric, &in_use).await?)
 }
 
-async fn write_numbers(fabric: &ShmFabric, numbers: ServerNumbers) -> Result<(), ClusterError> {
-    let word = numbers.encode().to_le_bytes().to_vec();
-    Ok(fabric.write(NUMBERS, word).await?)
+/// Waits until no session is left that has begun before a change of the list and does not know it.
+pub(super) async fn wait_for_sessions(fabric: &ShmFabric) {
+    fabric.sleep(WAITED_LEASES * fabric.lease_ns()).await;
 }
 
 /// Checks that the memory of `server` is empty, except for what an earlier attempt has written if its address `is_own`.
@@ -298,26 +306,5 @@ mod tests {
         }
         assert_eq!(decode_address(&[0; ADDRESS_BYTES]), None);
         assert_eq!(encode_address(&"shm:/memory".parse().unwrap()), None);
-    }
-
-    #[test]
-    fn numbers_are_those_of_the_creation_until_a_server_joins() {
-        let of = |announced, in_use| ServerNumbers { announced, in_use };
-        assert_eq!(ServerNumbers::decode(0, 2), Some(of(2, 2)));
-        for numbers in [of(3, 2), of(3, 3), of(2 + JOINED_MAX, 2 + JOINED_MAX)] {
-            assert_eq!(ServerNumbers::decode(numbers.encode(), 2), Some(numbers));
-        }
-        for wrong in [
-            of(0, u16::MAX),
-            of(u16::MAX, u16::MAX),
-            of(4, 2),
-            of(3, 4),
-            of(3, 1),
-            of(2, 3),
-            of(3 + JOINED_MAX, 3 + JOINED_MAX),
-        ] {
-            assert_eq!(ServerNumbers::decode(wrong.encode(), 2), None, "{wrong:?}");
-        }
-        assert_eq!(ServerNumbers::decode(1 << 32 | of(3, 3).encode(), 2), None);
     }
 }

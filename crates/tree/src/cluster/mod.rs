@@ -9,7 +9,8 @@
 //! ```
 //!
 //! * `driver`: the threads, and the operations that they run. `session`: their compute server in one epoch.
-//! * `error`: [`ClusterError`]. `descriptor`: the sizes of a tree, and its creation. `joining`: servers that join later.
+//! * `error`: [`ClusterError`]. `descriptor`: the sizes of a tree, and its creation. `joining`: servers that join later. `leaving`:
+//!   servers that leave.
 //! * `stored_key`: keys of any bytes.
 //!
 //! # Invariants
@@ -23,8 +24,8 @@
 //! * A tree has a maximum length of keys, at most 1,024 bytes, and each entry takes this much. Values have at most
 //!   [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) bytes.
 //! * A scan is not atomic: a key that is written meanwhile may or may not be in it.
-//! * All memory servers must be reachable when a session begins. Servers join ([`Cluster::add_server`]), but none leaves, and nodes
-//!   stay on their server: a new server gets nodes of later splits.
+//! * All memory servers must be reachable when a session begins. Servers join ([`Cluster::add_server`]) and leave
+//!   ([`Cluster::remove_server`]), except server 0. A new server gets nodes of later splits: nodes that exist do not move there.
 //! * A session takes memory from the servers in chunks. At its end it leaves the unused rest to others (`spare_memory`), except
 //!   for the memory of merged leaves. A session that ends with an error, or is killed, leaves nothing: its chunks are lost.
 
@@ -32,6 +33,7 @@ mod descriptor;
 mod driver;
 mod error;
 mod joining;
+mod leaving;
 mod session;
 mod stored_key;
 
@@ -48,13 +50,16 @@ pub use descriptor::{TreeDescriptor, TreeSettings};
 pub use error::ClusterError;
 
 use crate::conditional::CasOutcome;
+use crate::drain::DrainCounts;
 use crate::error::TreeError;
 use crate::key::Key;
 use crate::op_stats::OpStats;
 use crate::range::Direction;
+use crate::server_list::{ListCopy, ServerList};
 use descriptor::create_tree;
 use driver::{Driver, DriverState};
 use joining::add_server;
+use leaving::{keep_server, remove_server};
 use session::{Session, SessionUse};
 use stored_key::{LENGTH_BYTES, decode_key, encode_key};
 
@@ -138,8 +143,10 @@ pub struct ClusterInfo {
     pub tree: TreeDescriptor,
     /// The memory servers, in the order of their numbers.
     pub servers: Vec<ServerInfo>,
-    /// Their addresses.
+    /// Their addresses. Those of servers that have left are [`ServerAddress::Left`], and their sizes are zeros.
     pub addresses: Vec<ServerAddress>,
+    /// The server that is leaving, as of the last fourth of a lease time.
+    pub leaving: Option<u16>,
     /// Number of this compute server.
     pub compute: u16,
     /// Its epoch.
@@ -193,9 +200,11 @@ impl Cluster {
     pub fn create(&self, settings: &TreeSettings) -> Result<(), ClusterError> {
         let settings = *settings;
         self.driver.run(move |state| async move {
-            let session = state.session()?;
+            let session = state.session().await?;
             let descriptor = create_tree(&session.fabric, &settings).await?;
-            session.set_tree(descriptor, descriptor.servers);
+            let list = ServerList::of_created(descriptor.servers);
+            let list = ListCopy::read(list, descriptor.servers, session.fabric.now());
+            session.set_tree(descriptor, list);
             Ok(())
         })
     }
@@ -206,7 +215,7 @@ impl Cluster {
     /// There is no tree, or a memory server does not answer.
     pub fn info(&self) -> Result<ClusterInfo, ClusterError> {
         self.read(|state, session| async move {
-            let (tree, _) = session.tree();
+            let (tree, client) = session.tree();
             let servers = (0..session.fabric.servers())
                 .map(|server| session.fabric.server_info(server))
                 .collect();
@@ -216,6 +225,7 @@ impl Cluster {
                 tree,
                 servers,
                 addresses,
+                leaving: client.list_copy(|copy| copy.list.leaving),
                 compute: session.fabric.compute(),
                 epoch: session.fabric.epoch(),
             })
@@ -249,13 +259,43 @@ impl Cluster {
             }
             // As another compute server, which knows the new one from the start.
             let fabric = ShmFabric::connect(&state.reactor, settings)?;
-            state.reactor.spawn(fabric.clone().keep_alive());
-            let added = add_server(&fabric, &tree, &address).await;
-            if !added.as_ref().is_err_and(ClusterError::is_of_fabric) {
-                // TREE-CLUSTER-2. Without the answer the epoch ends with its lease.
-                let _ = fabric.leave().await;
-            }
-            added.map(|()| fabric.servers() - 1)
+            let number = fabric.servers() - 1;
+            let add = add_server(&fabric, &tree, &address);
+            leaving_after(&state, &fabric, add).await.map(|()| number)
+        })
+    }
+
+    /// Moves all nodes and values from memory server `server` to others, while clients use the tree, and removes the server from the
+    /// tree. On `Ok`, nothing leads to the server, no client uses it, and it can be ended. Calls `progress` from a thread of the cluster.
+    ///
+    /// Waits for six lease times, besides the time of the moves. If this fails, the server stays in the tree and gets no new
+    /// nodes: repeat it, or call [`Cluster::keep_server`].
+    ///
+    /// # Errors
+    /// There is no tree, or no such server; it is server 0; another server is joining or leaving; the other servers are full; or a
+    /// server does not answer.
+    pub fn remove_server(
+        &self,
+        server: u16,
+        mut progress: impl FnMut(&DrainCounts) + Send + 'static,
+    ) -> Result<DrainCounts, ClusterError> {
+        self.driver.run(move |state| async move {
+            let (tree, _) = state.opened().await?.tree();
+            let fabric = another_fabric(&state)?;
+            let remove = remove_server(&fabric, &tree, server, &mut progress);
+            leaving_after(&state, &fabric, remove).await
+        })
+    }
+
+    /// Ends an interrupted [`Cluster::remove_server`]: the server gets new nodes again.
+    ///
+    /// # Errors
+    /// As for [`Cluster::remove_server`]; also, the server has left.
+    pub fn keep_server(&self, server: u16) -> Result<(), ClusterError> {
+        self.driver.run(move |state| async move {
+            let (tree, _) = state.opened().await?.tree();
+            let fabric = another_fabric(&state)?;
+            leaving_after(&state, &fabric, keep_server(&fabric, &tree, server)).await
         })
     }
 
@@ -500,6 +540,30 @@ impl Cluster {
             done => done,
         }
     }
+}
+
+/// Connects as another compute server: one that does not retire when the list of servers changes.
+fn another_fabric(state: &DriverState) -> Result<ShmFabric, ClusterError> {
+    let settings = ShmSettings {
+        compute: None,
+        ..state.settings()
+    };
+    Ok(ShmFabric::connect(&state.reactor, settings)?)
+}
+
+/// Runs `work`, which uses `fabric` alone, and leaves the epoch if nothing of it can be under way (TREE-CLUSTER-2).
+async fn leaving_after<T>(
+    state: &DriverState,
+    fabric: &ShmFabric,
+    work: impl Future<Output = Result<T, ClusterError>>,
+) -> Result<T, ClusterError> {
+    state.reactor.spawn(fabric.clone().keep_alive());
+    let done = work.await;
+    if !done.as_ref().is_err_and(ClusterError::is_of_fabric) {
+        // Without the answer the epoch ends with its lease.
+        let _ = fabric.leave().await;
+    }
+    done
 }
 
 async fn get(

@@ -3,8 +3,8 @@
 //! A session ends for all threads with the first error of the fabric on one of them, because the effects of its requests may be
 //! unknown. The next operation begins another session, as another compute server.
 //!
-//! A session *retires* when a memory server joins that it does not know (`joining`). New operations begin another session. The old
-//! one is left when its operations have ended.
+//! A session *retires* when a memory server joins that it does not know (`joining`), or one leaves that it uses (`leaving`). New
+//! operations begin another session. The old one is left when its operations have ended.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -13,14 +13,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use farbank_fabric::Fabric;
-use farbank_fabric::shm::{ServerAddress, ShmFabric, ShmMembership, ShmSettings};
+use farbank_fabric::shm::{ShmFabric, ShmMembership, ShmSettings};
 use farbank_fabric::tcp::Reactor;
 use farbank_pm::sync::unpoisoned;
 
 use super::ClusterError;
 use super::descriptor::TreeDescriptor;
-use super::joining::{OpenedTree, open_tree, read_numbers};
+use super::joining::{OpenedTree, ServerChanges, knows, open_tree};
 use crate::client::{Client, Compute, SharedCompute};
+use crate::config::Config;
+use crate::server_list::ListCopy;
 
 /// A session, for all threads.
 pub(super) struct SharedSession {
@@ -153,16 +155,11 @@ impl Session {
         &self.shared
     }
 
-    /// Begins to use the tree that `descriptor` describes, unless another thread has. `in_use` servers get new nodes.
-    pub(super) fn set_tree(&self, descriptor: TreeDescriptor, in_use: u16) {
+    /// Begins to use the tree that `descriptor` describes, unless another thread has.
+    pub(super) fn set_tree(&self, descriptor: TreeDescriptor, list: ListCopy) {
         let mut tree = unpoisoned(self.shared.tree.lock());
-        let (descriptor, compute) = tree.get_or_insert_with(|| {
-            let (compute, epoch) = (self.fabric.compute(), self.fabric.epoch());
-            let config = descriptor.config();
-            let compute = Compute::new(self.fabric.clone(), compute, epoch, config).shared();
-            compute.set_servers_in_use(in_use);
-            (descriptor, compute)
-        });
+        let (descriptor, compute) = tree
+            .get_or_insert_with(|| (descriptor, compute_server(&self.fabric, &descriptor, list)));
         self.attach(*descriptor, compute);
     }
 
@@ -175,20 +172,20 @@ impl Session {
         });
     }
 
-    /// Opens the tree. Returns the addresses of servers that have joined and that the session does not know: then the tree is not open.
-    pub(super) async fn open(&self) -> Result<Vec<ServerAddress>, ClusterError> {
+    /// Opens the tree. If servers have joined or left and the session does not know them, returns the changes, and the tree is not open.
+    pub(super) async fn open(&self) -> Result<Option<ServerChanges>, ClusterError> {
         if self.tree.borrow().is_some() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         if let Some((descriptor, compute)) = self.shared.opened() {
             self.attach(descriptor, &compute);
-            return Ok(Vec::new());
+            return Ok(None);
         }
         match open_tree(&self.fabric).await? {
-            OpenedTree::MoreServers(addresses) => Ok(addresses),
-            OpenedTree::Open(descriptor, numbers) => {
-                self.set_tree(descriptor, numbers.in_use);
-                Ok(Vec::new())
+            OpenedTree::OtherServers(changes) => Ok(Some(changes)),
+            OpenedTree::Open(descriptor, list) => {
+                self.set_tree(descriptor, list);
+                Ok(None)
             }
         }
     }
@@ -228,7 +225,23 @@ async fn leave(fabric: &ShmFabric, shared: &SharedSession) {
     let _ = fabric.leave().await;
 }
 
-/// Looks for memory servers that have joined, until the session ends (TREE-JOIN-2).
+/// Creates a compute server of the tree, with this copy of the list of servers.
+pub(super) fn compute_server(
+    fabric: &ShmFabric,
+    descriptor: &TreeDescriptor,
+    list: ListCopy,
+) -> SharedCompute {
+    let config = Config {
+        list_ns_max: fabric.lease_ns(),
+        ..descriptor.config()
+    };
+    let (compute, epoch) = (fabric.compute(), fabric.epoch());
+    let compute = Compute::new(fabric.clone(), compute, epoch, config).shared();
+    compute.keep_list(list);
+    compute
+}
+
+/// Looks for memory servers that have joined or left, until the session ends (TREE-JOIN-2).
 async fn watch_servers(fabric: ShmFabric, shared: Arc<SharedSession>) {
     let every = fabric.lease_ns() / 4;
     while shared.is_usable() {
@@ -237,13 +250,13 @@ async fn watch_servers(fabric: ShmFabric, shared: Arc<SharedSession>) {
             continue;
         };
         // After an error, an operation or the renewal of the lease will get one, too.
-        let Ok(numbers) = read_numbers(&fabric, descriptor.servers).await else {
+        let client = Compute::on_thread(fabric.clone(), &compute).client();
+        let Ok(list) = client.read_server_list(descriptor.servers).await else {
             continue;
         };
-        if numbers.announced > fabric.servers() {
+        if !knows(&fabric, &list) {
             break;
         }
-        compute.set_servers_in_use(numbers.in_use);
     }
     end_when_unused(&fabric, &shared).await;
 }

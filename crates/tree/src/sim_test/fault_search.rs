@@ -76,6 +76,8 @@ pub struct SearchPlan {
     pub value_bytes: Option<usize>,
     /// Whether network cards fetch the lines of a read in increasing order.
     pub read_line_order: bool,
+    /// Whether a memory server leaves during the calls.
+    pub drains: Option<bool>,
 }
 
 /// A trial with a violation.
@@ -131,6 +133,7 @@ impl SearchPlan {
             value_bytes: None,
             // The published layout is correct only with an order that no network card guarantees.
             read_line_order: system == TreeVariant::Published,
+            drains: None,
         }
     }
 
@@ -168,6 +171,8 @@ impl SearchPlan {
             .with_small_nodes(),
             disaster: self.disaster.unwrap_or(drawn),
             read_line_order: self.read_line_order,
+            // The seeds of trials that once failed (`tests/trial.rs`) drain nothing.
+            drains: self.drains.unwrap_or(seed % 5 == 2),
         }
     }
 
@@ -224,6 +229,7 @@ impl SearchReport {
         sum.merges += outcome.merges;
         sum.taken_over += outcome.taken_over;
         sum.mended += outcome.mended;
+        sum.drained += outcome.drained;
         let name = trial.disaster.name();
         let mut count = |moment| *self.reach.moments.entry((name, moment)).or_default() += 1;
         count(FaultMoment::Any);
@@ -249,10 +255,10 @@ impl SearchReport {
 /// Result of the search for a fault.
 #[derive(Clone, Debug)]
 pub enum FaultVerdict {
-    /// A trial found a violation.
-    Found(TreeVariant, CaughtTrial),
+    /// A trial of the plan found a violation.
+    Found(SearchPlan, CaughtTrial),
     /// A trial found a violation, but with the same seed it also finds one without the fault.
-    Void(TreeVariant, CaughtTrial),
+    Void(SearchPlan, CaughtTrial),
     /// The fault changes nothing.
     Idle,
     /// The fault changes the runs, but no trial found a violation.
@@ -296,8 +302,8 @@ pub fn search_fault(
             if let Some(caught) = run.caught {
                 let again = plan.run(caught.seed..caught.seed + 1, &mut |_| true);
                 let verdict = match again.caught {
-                    Some(clean) => FaultVerdict::Void(plan.system, clean),
-                    None => FaultVerdict::Found(plan.system, caught),
+                    Some(clean) => FaultVerdict::Void(plan.clone(), clean),
+                    None => FaultVerdict::Found(plan.clone(), caught),
                 };
                 return SearchedFault {
                     verdict,

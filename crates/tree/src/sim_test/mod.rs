@@ -14,6 +14,7 @@
 //! with an error that names it, in time (`judge`), and all other calls must succeed (`end`).
 
 mod clients;
+mod drain;
 mod end;
 mod fault_search;
 mod judge;
@@ -31,7 +32,8 @@ use farbank_pm::rng::Rng;
 use crate::config::ValueMode;
 use crate::phase::Phase;
 use crate::{Compute, Config};
-use clients::{ClientLog, bytes_of, calling, key_of, renewing, shares, start};
+use clients::{ClientLog, bytes_of, calling, churns, key_of, renewing, shares, start};
+use drain::list_ns_max;
 pub use fault_search::{
     CaughtTrial, FaultReach, FaultVerdict, SearchPlan, SearchReport, SearchedFault, TreeVariant,
     search_fault,
@@ -95,16 +97,19 @@ pub enum FaultMoment {
     Growing,
     /// While a leaf's entries are being moved to its sibling.
     Merging,
+    /// While it moves a node, or an address, away from a memory server that leaves.
+    Draining,
 }
 
 impl FaultMoment {
     /// All of them.
-    pub const ALL: [FaultMoment; 5] = [
+    pub const ALL: [FaultMoment; 6] = [
         FaultMoment::Any,
         FaultMoment::Holding,
         FaultMoment::Splitting,
         FaultMoment::Growing,
         FaultMoment::Merging,
+        FaultMoment::Draining,
     ];
 
     const fn doing(self) -> Option<Phase> {
@@ -114,6 +119,7 @@ impl FaultMoment {
             FaultMoment::Splitting => Some(Phase::Splitting),
             FaultMoment::Growing => Some(Phase::Growing),
             FaultMoment::Merging => Some(Phase::Merging),
+            FaultMoment::Draining => Some(Phase::Draining),
         }
     }
 
@@ -126,6 +132,7 @@ impl FaultMoment {
             FaultMoment::Splitting => "in a split",
             FaultMoment::Growing => "in root growth",
             FaultMoment::Merging => "in a merge",
+            FaultMoment::Draining => "emptying a server",
         }
     }
 }
@@ -139,6 +146,8 @@ pub struct TrialConfig {
     pub disaster: InjectedFault,
     /// Whether network cards fetch the lines of a read in increasing order.
     pub read_line_order: bool,
+    /// Whether a memory server, which the seed selects, leaves during the calls.
+    pub drains: bool,
 }
 
 /// The failure as it happened.
@@ -180,6 +189,8 @@ pub struct TrialOutcome {
     pub taken_over: u64,
     /// Separators added and moves completed for clients that did not finish.
     pub mended: u64,
+    /// Nodes and values that were moved from a memory server that left.
+    pub drained: u64,
     /// What went wrong.
     pub failure: Option<FaultOutcome>,
     /// Digest of all events.
@@ -227,8 +238,8 @@ struct FaultPlan {
 /// For each [`FaultMoment`], one of the events at which a compute server is in it, chosen uniformly.
 struct MomentTable {
     rng: Rng,
-    seen: [u64; 5],
-    drawn: [Option<(u64, u16)>; 5],
+    seen: [u64; FaultMoment::ALL.len()],
+    drawn: [Option<(u64, u16)>; FaultMoment::ALL.len()],
 }
 
 impl MomentTable {
@@ -314,6 +325,9 @@ impl TrialConfig {
         let sim = self.rack(seed);
         let config = Config {
             doubt_ns: LEASE_NS / 2,
+            list_ns_max: list_ns_max(seed),
+            // So that the nodes of a split are on different servers.
+            spread_splits: self.drains || churns(seed),
             ..self.config
         };
         let book = Rc::new(RefCell::new(ClientLog::default()));
@@ -331,11 +345,14 @@ impl TrialConfig {
             }
             computes.push(home);
         }
+        if let Some(server) = self.leaving(seed) {
+            self.start_drain(&sim, &computes, seed, server, &book);
+        }
         let mut events = 0;
         let mut moments = MomentTable {
             rng: Rng::new(seed).fork(2),
-            seen: [0; 5],
-            drawn: [None; 5],
+            seen: [0; FaultMoment::ALL.len()],
+            drawn: [None; FaultMoment::ALL.len()],
         };
         let stuck = sim.run(&mut |n| {
             events = n;
@@ -358,7 +375,11 @@ impl TrialConfig {
             .filter(|_| self.disaster.takes_memory())
             .map(|strike| strike.server);
         if let Some(server) = gone {
-            check_errors(&mut book.borrow_mut(), server)?;
+            check_errors(&mut book.borrow_mut(), server, config.spread_splits)?;
+        }
+        let left = self.leaving(seed).filter(|_| gone.is_none());
+        if let Some(server) = left {
+            self.finish_drain(&sim, config, server, &book)?;
         }
         let end = self.end(&sim, config, gone, &book)?;
         let book = book.borrow();
