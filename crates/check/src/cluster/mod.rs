@@ -20,8 +20,9 @@
 //! CLUSTER-3  A call of a process takes at most [`wait_max`] while another compute process is killed, paused or cut off. Each round
 //!            ends within a minute.
 //! CLUSTER-4  Memory servers keep what was acknowledged when they are killed and start again on their pools.
-//! CLUSTER-5  While memory servers join ([`ClusterOptions::joins`]), no call fails because its process does not know one, unless
-//!            the process is paused or cut off. Each server joins in the end, also if the process that adds it is killed.
+//! CLUSTER-5  While memory servers join and leave ([`ClusterOptions::joins`], [`ClusterOptions::leaves`]), no call fails because its process
+//!            does not know one, unless the process is paused or cut off. Each joins or leaves in the end, also if the process that adds or
+//!            removes it is killed. A server that has left is ended: nothing leads there.
 //!
 //! Over shared memory, the lease server may kill a process that is paused within a batch. The figures count that.
 //!
@@ -29,6 +30,7 @@
 //! which the figures report.
 
 mod calls;
+mod changes;
 mod cycle_fault;
 mod history;
 mod hosts;
@@ -47,11 +49,12 @@ pub use calls::{
 };
 
 use crate::child::{ChildError, RunFailure, ServerViolation};
+use changes::{ServerChange, ServerChanges};
 use cycle_fault::{ClusterNode, CutLength, CycleFault};
 use history::{KeyValues, KeyVerdict, MadeCall, check_key, collect, longest_call};
 use hosts::ClusterHosts;
 pub use process::ClusterFabric;
-use process::{AddingProcess, AdditionState, ComputeProcess, MemoryProcess, write_key};
+use process::{ChangeProcess, ChangeState, ComputeProcess, MemoryProcess, write_key};
 
 /// Number of keys. A quarter of them is in use in one cycle.
 pub const KEYS: u64 = 96;
@@ -61,10 +64,10 @@ const BUSY_KEYS: u64 = KEYS / 4;
 const SERVERS: u16 = 2;
 /// Text of [`ClusterAnswer::Failed`] if the process does not know a memory server.
 pub const UNLISTED: &str = "unlisted";
-/// Time in which a server that joins is in use after the last cycle, besides leases.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Leases in which it is.
-const JOIN_LEASES: u32 = 20;
+/// Time in which a server joins or leaves after the last cycle, besides leases.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Leases in which it does.
+const CHANGE_LEASES: u32 = 20;
 /// Time after which a round that has not ended is a violation: more than any timeout of a client.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Shortest lease of a compute process: cuts of less than half of it are possible.
@@ -119,6 +122,8 @@ pub struct ClusterOptions {
     pub calls: u64,
     /// Number of memory servers that join during the run, one after another.
     pub joins: u16,
+    /// Number of memory servers that leave during the run, at most one more than join.
+    pub leaves: u16,
     /// Seed of the random choices. Timing differs between runs even with the same seed.
     pub seed: u64,
 }
@@ -144,8 +149,10 @@ pub struct ClusterFigures {
     pub server_cuts: u64,
     /// Memory servers that joined.
     pub joined: u64,
-    /// Processes that added one and were killed, or failed because of another fault.
-    pub additions_repeated: u64,
+    /// Memory servers that left, and were ended then.
+    pub left: u64,
+    /// Processes that added or removed one and were killed, or failed because of another fault.
+    pub changes_repeated: u64,
     /// Calls that were answered.
     pub answered: u64,
     /// Calls that failed with an error.
@@ -182,46 +189,26 @@ pub fn run(
     let mut figures = ClusterFigures::default();
     let mut values = KeyValues::new();
     for cycle in 0..options.cycles {
-        cluster.join_next(cycle, &mut rng)?;
-        let fault = CycleFault::draw(options, cluster.memory.len(), &mut rng);
-        let mut calls = cluster.round(cycle, fault, &mut rng)?;
-        let reader = rng.below(options.processes as u64) as usize;
-        calls.extend(cluster.read_all(reader)?);
-        let read: KeyValues = calls
-            .iter()
-            .filter(|made| made.is_of(READING))
-            .filter_map(MadeCall::got)
-            .filter_map(|(key, id)| Some((key, id?)))
-            .collect();
-        count(&calls, fault, &mut figures);
-        let longest = check_waits(&calls, fault, options.lease).map_err(RunFailure::Violation)?;
-        figures.longest = figures.longest.max(longest);
-        check_joins(&calls, fault).map_err(RunFailure::Violation)?;
-        for key in 0..KEYS {
-            match check_key(key, &calls, &values, &read) {
-                KeyVerdict::Holds => figures.histories += 1,
-                KeyVerdict::Open => figures.given_up += 1,
-                KeyVerdict::Fails(violation) => return Err(RunFailure::Violation(violation)),
+        cluster.change_servers(cycle, &mut rng)?;
+        let fault = match CycleFault::draw(options, cluster.memory.len(), &mut rng) {
+            CycleFault::Restart(server) | CycleFault::Cut(ClusterNode::Memory(server), _)
+                if cluster.changes.has_left(server) =>
+            {
+                CycleFault::None
             }
-        }
-        values = read;
+            fault => fault,
+        };
+        cluster.cycle((cycle, fault), &mut rng, &mut values, &mut figures)?;
         figures.cycles += 1;
-        let taken_over = std::mem::take(&mut cluster.taken_over);
-        figures.taken_over += taken_over;
-        if matches!(
-            fault,
-            CycleFault::Cut(ClusterNode::Compute(_), CutLength::Long)
-        ) {
-            figures.taken_in_cuts += taken_over;
-        }
-        figures.mended += std::mem::take(&mut cluster.mended);
-        figures.expelled += std::mem::take(&mut cluster.expelled);
-        cluster.count_joins(&mut figures);
         figures.elapsed = began.elapsed();
         progress(&figures);
     }
-    cluster.end_join()?;
-    cluster.count_joins(&mut figures);
+    if options.joins + options.leaves > 0 {
+        cluster.end_changes()?;
+        let last = (options.cycles, CycleFault::None);
+        cluster.cycle(last, &mut rng, &mut values, &mut figures)?;
+        figures.elapsed = began.elapsed();
+    }
     Ok(figures)
 }
 
@@ -270,7 +257,7 @@ fn check_waits(
 }
 
 /// Checks that no call of a process that `fault` has not struck failed because of a memory server that it does not know (CLUSTER-5).
-fn check_joins(calls: &[MadeCall], fault: CycleFault) -> Result<(), ServerViolation> {
+fn check_unlisted(calls: &[MadeCall], fault: CycleFault) -> Result<(), ServerViolation> {
     let struck = fault.struck().map(|process| process as u64);
     let is_wrong = |made: &&MadeCall| {
         let is_struck = struck.is_some_and(|process| made.is_of(process));
@@ -294,16 +281,66 @@ struct Cluster<'a> {
     compute: Vec<ComputeProcess>,
     /// Addresses of the servers at the creation. Compute processes learn of the others.
     addresses: String,
-    /// The process that adds the last memory server.
-    adding: Option<AddingProcess>,
-    joined: u64,
-    additions_repeated: u64,
+    /// Memory servers that join and leave.
+    changes: ServerChanges,
     taken_over: u64,
     mended: u64,
     expelled: u64,
 }
 
 impl Cluster<'_> {
+    /// Runs a round of calls with a fault, reads everything, and checks all calls. `values` are the values at the beginning, and then at the
+    /// end.
+    fn cycle(
+        &mut self,
+        (cycle, fault): (u64, CycleFault),
+        rng: &mut Rng,
+        values: &mut KeyValues,
+        figures: &mut ClusterFigures,
+    ) -> Result<(), RunFailure> {
+        let mut calls = self.round(cycle, fault, rng)?;
+        let reader = rng.below(self.options.processes as u64) as usize;
+        calls.extend(self.read_all(reader)?);
+        let read: KeyValues = calls
+            .iter()
+            .filter(|made| made.is_of(READING))
+            .filter_map(MadeCall::got)
+            .filter_map(|(key, id)| Some((key, id?)))
+            .collect();
+        count(&calls, fault, figures);
+        let lease = self.options.lease;
+        let longest = check_waits(&calls, fault, lease).map_err(RunFailure::Violation)?;
+        figures.longest = figures.longest.max(longest);
+        check_unlisted(&calls, fault).map_err(RunFailure::Violation)?;
+        for key in 0..KEYS {
+            match check_key(key, &calls, values, &read) {
+                KeyVerdict::Holds => figures.histories += 1,
+                KeyVerdict::Open => figures.given_up += 1,
+                KeyVerdict::Fails(violation) => return Err(RunFailure::Violation(violation)),
+            }
+        }
+        *values = read;
+        self.count_events(fault, figures);
+        Ok(())
+    }
+
+    /// Adds what has happened since the last cycle.
+    fn count_events(&mut self, fault: CycleFault, figures: &mut ClusterFigures) {
+        let taken_over = std::mem::take(&mut self.taken_over);
+        figures.taken_over += taken_over;
+        if matches!(
+            fault,
+            CycleFault::Cut(ClusterNode::Compute(_), CutLength::Long)
+        ) {
+            figures.taken_in_cuts += taken_over;
+        }
+        figures.mended += std::mem::take(&mut self.mended);
+        figures.expelled += std::mem::take(&mut self.expelled);
+        figures.joined = self.changes.joined;
+        figures.left = self.changes.left();
+        figures.changes_repeated = self.changes.repeated;
+    }
+
     fn start(options: &ClusterOptions) -> Result<Cluster<'_>, ChildError> {
         write_key(&options.key(), options.seed)?;
         let hosts = match options.has_hosts {
@@ -333,9 +370,7 @@ impl Cluster<'_> {
             hosts,
             memory,
             addresses,
-            adding: None,
-            joined: 0,
-            additions_repeated: 0,
+            changes: ServerChanges::new(options),
             taken_over: 0,
             mended: 0,
             expelled: 0,
@@ -422,80 +457,73 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// Starts to add a memory server if it is time, or continues.
-    fn join_next(&mut self, cycle: u64, rng: &mut Rng) -> Result<(), ChildError> {
-        let begun = self.memory.len() as u64 - u64::from(SERVERS);
-        if self.adding.is_some() {
-            // Now and then it is killed.
-            if rng.below(8) == 0 {
-                self.repeat_addition()?;
-            }
-            return self.poll_join().map(drop);
+    /// Starts the next change of the memory servers if it is time, or continues.
+    fn change_servers(&mut self, cycle: u64, rng: &mut Rng) -> Result<(), ChildError> {
+        // Now and then the process of a change is killed.
+        if self.changes.running().is_some() && rng.below(8) == 0 {
+            self.repeat_change()?;
         }
-        let every = self.options.cycles / (u64::from(self.options.joins) + 1);
-        if begun == self.options.joins.into() || cycle < (begun + 1) * every {
-            return Ok(());
-        }
-        let number = self.memory.len();
-        let lease_server = Some(self.memory[0].address());
-        let hosts = self.hosts.as_ref();
-        let host = hosts.map(|hosts| hosts.of(ClusterNode::Memory(number)));
-        let server = MemoryProcess::start(self.options, host, number as u16, lease_server)?;
-        self.memory.push(server);
-        self.add_last()
+        self.continue_change(cycle, false).map(drop)
     }
 
-    /// Starts the process that adds the last memory server.
-    fn add_last(&mut self) -> Result<(), ChildError> {
+    /// Looks at the change that is under way, and repeats it if it has failed because of a fault. If there is none, starts the next one if
+    /// it is time, or the cycles are over.
+    fn continue_change(&mut self, cycle: u64, is_over: bool) -> Result<ChangeState, ChildError> {
+        let (state, done) = self.changes.poll()?;
+        if let Some(ServerChange::Leave(server)) = done {
+            // Nothing leads there any more.
+            self.memory[usize::from(server)].end()?;
+        }
+        if let ChangeState::Failed(_) = state {
+            self.repeat_change()?;
+        }
+        let Some(change) = self.changes.next(cycle, is_over) else {
+            return Ok(state);
+        };
+        if let ServerChange::Join(number) = change {
+            let lease_server = Some(self.memory[0].address());
+            let hosts = self.hosts.as_ref();
+            let host = hosts.map(|hosts| hosts.of(ClusterNode::Memory(number.into())));
+            let server = MemoryProcess::start(self.options, host, number, lease_server)?;
+            self.memory.push(server);
+        }
+        self.start_change(change)?;
+        Ok(ChangeState::Running)
+    }
+
+    /// Starts the process of a change.
+    fn start_change(&mut self, change: ServerChange) -> Result<(), ChildError> {
         let hosts = self.hosts.as_ref();
         let host = hosts.map(|hosts| hosts.of(ClusterNode::Compute(0)));
-        let server = self.memory.last().expect("there are memory servers");
-        let adding = AddingProcess::start(self.options, host, &self.addresses, server)?;
-        self.adding = Some(adding);
+        let (ServerChange::Join(number) | ServerChange::Leave(number)) = change;
+        let server = &self.memory[usize::from(number)];
+        let process = ChangeProcess::start(self.options, host, &self.addresses, (change, server))?;
+        self.changes.run(change, process);
         Ok(())
     }
 
-    /// Ends the process that adds the last memory server, if it runs, and starts another.
-    fn repeat_addition(&mut self) -> Result<(), ChildError> {
-        self.adding = None;
-        self.additions_repeated += 1;
-        self.add_last()
-    }
-
-    fn count_joins(&self, figures: &mut ClusterFigures) {
-        (figures.joined, figures.additions_repeated) = (self.joined, self.additions_repeated);
-    }
-
-    /// Looks at the addition, if there is one. Repeats it if it has failed because of a fault.
-    fn poll_join(&mut self) -> Result<AdditionState, ChildError> {
-        let Some(adding) = &mut self.adding else {
-            return Ok(AdditionState::Joined);
-        };
-        let state = adding.state()?;
-        match &state {
-            AdditionState::Running => {}
-            AdditionState::Joined => {
-                self.adding = None;
-                self.joined += 1;
-            }
-            AdditionState::Failed(_) => self.repeat_addition()?,
+    /// Ends the process of the change that is under way, if it runs, and starts another.
+    fn repeat_change(&mut self) -> Result<(), ChildError> {
+        match self.changes.interrupt() {
+            Some(change) => self.start_change(change),
+            None => Ok(()),
         }
-        Ok(state)
     }
 
-    /// Waits until the last server has joined.
-    fn end_join(&mut self) -> Result<(), ChildError> {
+    /// Makes the changes that have not been made, and waits for the last one.
+    fn end_changes(&mut self) -> Result<(), ChildError> {
         const PAUSE: Duration = Duration::from_millis(20);
-        let due = Instant::now() + JOIN_TIMEOUT + JOIN_LEASES * self.options.lease;
+        let changes = u32::from(self.options.joins + self.options.leaves);
+        let due = Instant::now() + changes * (CHANGE_TIMEOUT + CHANGE_LEASES * self.options.lease);
         let mut failure = String::new();
         loop {
-            match self.poll_join()? {
-                AdditionState::Joined => return Ok(()),
-                AdditionState::Failed(why) => failure = why,
-                AdditionState::Running => {}
+            match self.continue_change(self.options.cycles, true)? {
+                ChangeState::Done => return Ok(()),
+                ChangeState::Failed(why) => failure = why,
+                ChangeState::Running => {}
             }
             if Instant::now() > due {
-                let what = format!("a memory server does not join. {failure}");
+                let what = format!("a memory server does not join or leave. {failure}");
                 return Err(ChildError::Round(what));
             }
             thread::sleep(PAUSE);
@@ -559,6 +587,7 @@ mod tests {
             clients: 1,
             calls: 1,
             joins: 0,
+            leaves: 0,
             seed: 1,
         };
         let mut rng = Rng::new(1);

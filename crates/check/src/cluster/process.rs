@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::ClusterOptions;
 use super::calls::{ClusterLine, UnknownLine};
+use super::changes::ServerChange;
 use crate::child::ChildError;
 use crate::network::Host;
 
@@ -78,51 +79,55 @@ impl ClusterOptions {
     }
 }
 
-/// The state of an addition.
-pub(super) enum AdditionState {
+/// The state of a change of the list of memory servers.
+pub(super) enum ChangeState {
     Running,
-    Joined,
+    Done,
     /// The process has failed, and has printed this.
     Failed(String),
 }
 
-/// `farbank tree add-server` for a memory server. Killed when dropped.
-pub(super) struct AddingProcess(Child);
+/// `farbank tree add-server` or `remove-server`. Killed when dropped.
+pub(super) struct ChangeProcess(Child);
 
-impl AddingProcess {
-    /// Starts it on `host` if there is one. It knows the servers of `addresses`.
+impl ChangeProcess {
+    /// Starts it on `host` if there is one. It knows the servers of `addresses`. `server` is the one that joins or leaves, with its number.
     pub(super) fn start(
         options: &ClusterOptions,
         host: Option<&Host>,
         addresses: &str,
-        server: &MemoryProcess,
-    ) -> Result<AddingProcess, ChildError> {
+        (change, server): (ServerChange, &MemoryProcess),
+    ) -> Result<ChangeProcess, ChildError> {
+        let (subcommand, name) = match change {
+            ServerChange::Join(_) => ("add-server", server.network_name(options)),
+            ServerChange::Leave(number) => ("remove-server", number.to_string()),
+        };
         let mut command = options.command(host);
-        command.args(["tree", "add-server", "--servers", addresses, "--key-file"]);
-        command.arg(options.key()).arg(server.network_name(options));
+        command.args(["tree", subcommand, "--servers", addresses, "--key-file"]);
+        command.arg(options.key()).arg(name);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = options.spawn(command.stderr(Stdio::piped()))?;
-        Ok(AddingProcess(child))
+        Ok(ChangeProcess(child))
     }
 
-    pub(super) fn state(&mut self) -> Result<AdditionState, ChildError> {
+    pub(super) fn state(&mut self) -> Result<ChangeState, ChildError> {
         let status = self.0.try_wait().map_err(ChildError::Process)?;
         let Some(status) = status else {
-            return Ok(AdditionState::Running);
+            return Ok(ChangeState::Running);
         };
         if status.success() {
-            return Ok(AdditionState::Joined);
+            return Ok(ChangeState::Done);
         }
         let mut printed = String::new();
         if let Some(stderr) = &mut self.0.stderr {
             let read = stderr.read_to_string(&mut printed);
             read.map_err(ChildError::Process)?;
         }
-        Ok(AdditionState::Failed(format!("{status}: {printed}")))
+        Ok(ChangeState::Failed(format!("{status}: {printed}")))
     }
 }
 
-impl Drop for AddingProcess {
+impl Drop for ChangeProcess {
     fn drop(&mut self) {
         // Fails if the process has ended already.
         self.0.kill().ok();
@@ -227,6 +232,11 @@ impl MemoryProcess {
             ClusterFabric::Tcp | ClusterFabric::Shm => self.address.to_string(),
             ClusterFabric::Libfabric { .. } => format!("libfabric:{}", self.address),
         }
+    }
+
+    /// Kills the server, which has left the tree.
+    pub(super) fn end(&mut self) -> Result<(), ChildError> {
+        kill(&mut self.child)
     }
 
     /// Kills the server and starts it again, at the same address and on its pool.

@@ -77,6 +77,9 @@ pub(crate) struct CheckClusterArgs {
     /// Calls of each client in a cycle.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u64).range(1..=4000))]
     calls: u64,
+    /// Memory servers that leave during the run, at most one more than join. The process that removes one may be killed, too.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(..=16))]
+    leaves: u16,
     /// Memory servers that join during the run. The process that adds one may be killed, too.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(..=16))]
     joins: u16,
@@ -113,6 +116,11 @@ impl CheckClusterArgs {
 
     pub(super) fn run(self) -> Result<(), Failure> {
         let fabric = self.fabric()?;
+        if self.leaves > self.joins + 1 {
+            let text =
+                "--leaves can be at most one more than --joins, so that memory server 0 stays";
+            return Err(Failure::Usage(text.into()));
+        }
         let folder = in_memory("cluster");
         let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", folder.display()));
         std::fs::create_dir(&folder).map_err(failed)?;
@@ -131,6 +139,7 @@ impl CheckClusterArgs {
             clients: self.clients as usize,
             calls: self.calls,
             joins: self.joins,
+            leaves: self.leaves,
             seed: self.seed,
         };
         let report = CheckReport {
@@ -154,7 +163,7 @@ impl CheckFigures for ClusterFigures {
     fn line(&self) -> String {
         format!(
             "{} cycles ({} kills and {} pauses of compute processes, {} of them killed by the lease server, {} restarts of memory servers, \
-         {} long and {} short cuts of compute processes, {} of memory servers), {} memory servers joined ({} additions repeated), {} calls answered, {} failed, {} \
+         {} long and {} short cuts of compute processes, {} of memory servers), {} memory servers joined and {} left ({} of these changes repeated), {} calls answered, {} failed, {} \
          in flight at a kill, {} locks taken over, {} of them during a long cut, {} nodes mended, {} histories linearizable, {} not decided, longest call of \
          another process {:.0} ms; {:.1} s",
             self.cycles,
@@ -166,7 +175,8 @@ impl CheckFigures for ClusterFigures {
             self.short_cuts,
             self.server_cuts,
             self.joined,
-            self.additions_repeated,
+            self.left,
+            self.changes_repeated,
             self.answered,
             self.failed,
             self.in_flight,
@@ -184,7 +194,7 @@ impl CheckFigures for ClusterFigures {
         serde_json::json!({
             "check": "cluster", "holds": true, "cycles": self.cycles, "kills": self.kills, "pauses": self.pauses, "expelled": self.expelled,
             "restarts": self.restarts, "cuts": self.cuts, "short_cuts": self.short_cuts, "server_cuts": self.server_cuts, "joined": self.joined,
-            "additions_repeated": self.additions_repeated, "answered": self.answered, "failed": self.failed, "in_flight": self.in_flight,
+            "left": self.left, "changes_repeated": self.changes_repeated, "answered": self.answered, "failed": self.failed, "in_flight": self.in_flight,
             "taken_over": self.taken_over, "taken_in_cuts": self.taken_in_cuts, "mended": self.mended, "histories": self.histories,
             "given_up": self.given_up, "longest_ms": self.longest.as_secs_f64() * 1e3,
             "elapsed_s": self.elapsed.as_secs_f64(),
