@@ -35,6 +35,8 @@
 //! leaf leads to the leaf with its entries. The next drain continues. A value's block is written before the entry that refers to it, as
 //! always (TREE-VALUE-1).
 
+use std::collections::BTreeMap;
+
 use farbank_fabric::{Fabric, GAddr, Nanos, Verb};
 use farbank_pm::fault;
 use farbank_pm::rng::Rng;
@@ -54,7 +56,7 @@ use crate::superblock::ROOT;
 /// Ages of a copy of the list after which no client uses it.
 const WAITED_AGES: Nanos = 3;
 /// Values that move during one visit, which holds a lock, and the bytes after which it ends.
-const VALUES_MAX: usize = 4;
+const VALUES_MAX: usize = 16;
 const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Children that a visit reads at once.
 const CHILDREN: usize = 16;
@@ -215,7 +217,7 @@ impl<F: Fabric> Client<F> {
             self.replace_children(visit).await?;
         }
         let old_blocks = self.move_values(visit).await?;
-        let is_done = old_blocks.len() < VALUES_MAX && !self.has_values(visit)?;
+        let is_done = self.values_on(visit)?.is_empty();
         if is_done && visit.locked.found.at.server() == visit.server {
             self.move_node(visit).await?;
         }
@@ -303,18 +305,27 @@ impl<F: Fabric> Client<F> {
 
     /// Moves some values of a leaf from the leaving server. Returns their old blocks.
     async fn move_values(&self, visit: &mut Visit<'_>) -> Result<Vec<BlockRef>, TreeError> {
-        let mut old_blocks = Vec::new();
         let mut bytes = 0;
-        for (slot, entry) in self.values_on(visit)? {
-            if old_blocks.len() == VALUES_MAX || bytes > VALUE_BYTES_MAX {
-                break;
-            }
-            let old = BlockRef(entry.value);
-            let value = self.value_under_lock(old).await?;
-            bytes += value.len();
+        let mut some = self.values_on(visit)?;
+        some.truncate(VALUES_MAX);
+        some.retain(|(_, entry)| {
+            let fits = bytes == 0 || bytes + BlockRef(entry.value).bytes() <= VALUE_BYTES_MAX;
+            bytes += BlockRef(entry.value).bytes();
+            fits
+        });
+        let old_blocks: Vec<_> = some
+            .iter()
+            .map(|(_, entry)| BlockRef(entry.value))
+            .collect();
+        if old_blocks.is_empty() {
+            return Ok(old_blocks);
+        }
+        let values = self.values_under_lock(visit.server, &old_blocks).await?;
+        let mut writes: BTreeMap<u16, Vec<Verb>> = BTreeMap::new();
+        for ((slot, entry), value) in some.into_iter().zip(values) {
             let at = visit.locked.found.at;
             let (word, write) = self.block_elsewhere(at, visit.server, &value).await?;
-            self.round_trip(write).await?;
+            writes.entry(write.at().server()).or_default().push(write);
             let entry = NodeEntry {
                 value: word,
                 ..entry
@@ -322,13 +333,11 @@ impl<F: Fabric> Client<F> {
             visit.locked.found.page.set_entry(slot, Some(&entry));
             visit.is_changed = true;
             visit.counts.values_moved += 1;
-            old_blocks.push(old);
+        }
+        for (target, writes) in writes {
+            self.round_trip_of(target, writes).await?;
         }
         Ok(old_blocks)
-    }
-
-    fn has_values(&self, visit: &Visit<'_>) -> Result<bool, TreeError> {
-        Ok(!self.values_on(visit)?.is_empty())
     }
 
     /// Returns the entries of a leaf whose values are on the leaving server.

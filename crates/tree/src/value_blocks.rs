@@ -113,6 +113,22 @@ impl<F: Fabric> Client<F> {
         value_in(name, &bytes).ok_or(TreeError::Damaged { at: name.at() })
     }
 
+    /// Like [`Client::value_under_lock`], for blocks that are all on `server`, at once.
+    pub(crate) async fn values_under_lock(
+        &self,
+        server: u16,
+        names: &[BlockRef],
+    ) -> Result<Vec<Vec<u8>>, TreeError> {
+        self.admit(server).await?;
+        let reads = names.iter().map(|name| Verb::read(name.at(), name.bytes()));
+        let read = self.round_trip_of(server, reads.collect()).await?;
+        let values = names.iter().zip(read).map(|(name, read)| {
+            let value = value_in(*name, &read.into_bytes());
+            value.ok_or(TreeError::Damaged { at: name.at() })
+        });
+        values.collect()
+    }
+
     /// Removes `key`. Returns whether it was present.
     pub async fn remove_bytes(&self, key: impl Into<Key>) -> Result<bool, TreeError> {
         self.values_are(true)?;

@@ -24,7 +24,7 @@ fn plan(system: TreeVariant, disaster: InjectedFault) -> SearchPlan {
 #[test]
 fn calls_are_linearizable_without_failures() {
     for system in TreeVariant::ALL {
-        let run = tried(&plan(system, InjectedFault::None), 0..40);
+        let run = tried(&plan(system, InjectedFault::None), 0..50);
         assert_eq!(run.sum.failed + run.sum.cut_off, 0, "{system:?}");
         assert!(
             run.sum.splits > 100 && run.sum.merges > 20,
@@ -59,7 +59,7 @@ fn a_server_leaves_during_the_calls_and_everything_is_reachable_without_it() {
         };
         let run = tried(&drains, 0..40);
         assert_eq!(run.sum.failed + run.sum.cut_off, 0, "{system:?}");
-        assert!(run.sum.drained > 400, "{system:?}: {run:?}");
+        assert!(run.sum.drained > 200, "{system:?}: {run:?}");
     }
 }
 
