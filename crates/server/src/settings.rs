@@ -116,6 +116,16 @@ impl TlsClients {
         }
     }
 
+    /// The number that memcached has for it (`ssl_verify_mode`).
+    #[must_use]
+    pub const fn memcached_mode(self) -> u8 {
+        match self {
+            TlsClients::No => 0,
+            TlsClients::Optional => 1,
+            TlsClients::Yes => 2,
+        }
+    }
+
     /// The clients that must show a certificate.
     #[must_use]
     pub const fn summary(self) -> &'static str {

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use farbank_cache::{PAGE_BYTES, PAGES_MIN};
+use farbank_server::TlsClients;
 
 use super::MEMCACHED_PORT;
 use crate::common::options_file::objection;
@@ -165,11 +166,12 @@ impl MemcachedTls {
             ("ssl_chain_cert", file) => (CERTIFICATE, file),
             ("ssl_key", file) => ("tls-key-file", file),
             ("ssl_ca_cert", file) => (AUTHORITIES, file),
-            ("ssl_verify_mode", "0") => (CLIENTS, "no"),
-            ("ssl_verify_mode", "1") => (CLIENTS, "optional"),
-            ("ssl_verify_mode", "2") => (CLIENTS, "yes"),
             ("ssl_verify_mode", mode) => {
-                return Err(format!("-o ssl_verify_mode={mode}: must be 0, 1 or 2"));
+                let is = |clients: &TlsClients| clients.memcached_mode().to_string() == mode;
+                let Some(clients) = TlsClients::ALL.into_iter().find(is) else {
+                    return Err(format!("-o ssl_verify_mode={mode}: must be 0, 1 or 2"));
+                };
+                (CLIENTS, clients.name())
             }
             ("ssl_min_version", "2") => ("tls-protocols", "TLSv1.2 TLSv1.3"),
             ("ssl_min_version", "3") => ("tls-protocols", "TLSv1.3"),

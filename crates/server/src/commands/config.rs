@@ -502,7 +502,7 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     let allowed = ctx.may_protected();
     // As in Redis, all names are checked before any value.
     let (mut changes, mut password) = (Vec::new(), None);
-    let mut tls: Option<(&str, TlsSettings)> = None;
+    let mut tls = Vec::new();
     for (name, value) in parameters(shared, args)? {
         let change = check(shared, name, value, allowed);
         changes.extend(change.map_err(|why| refused(name.as_bytes(), why))?);
@@ -510,15 +510,14 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
             password = Some(value);
         }
         if config_tls::is_tls(name) {
-            let (_, settings) = tls.get_or_insert_with(|| (name, shared.security.tls.settings()));
-            config_tls::set(settings, name, value);
+            tls.push((name, value));
         }
     }
-    if let Some((name, settings)) = tls {
+    if let Some((name, _)) = tls.first() {
         if !ctx.executes_long {
             return Err(CommandError::Long); // It reads files.
         }
-        replace_tls(shared, name, settings)?;
+        change_tls(shared, name, &tls)?;
     }
     for change in changes {
         change.apply(&shared.settings);
@@ -533,13 +532,18 @@ pub(super) fn set(ctx: &mut CommandContext<'_>, args: Args<'_>) -> Result<(), Co
     Ok(())
 }
 
-/// Reads the files of TLS and uses them for the next connections. `name`: the first parameter that the request sets.
-fn replace_tls(
+/// Sets `parameters` of TLS, reads its files and uses them for the next connections. `name`: the first parameter that the request sets.
+fn change_tls(
     shared: &ServerShared<'_>,
     name: &str,
-    settings: TlsSettings,
+    parameters: &[(&str, &[u8])],
 ) -> Result<(), CommandError> {
-    shared.security.tls.replace(settings).map_err(|why| {
+    let change = |settings: &mut TlsSettings| {
+        for (name, value) in parameters {
+            config_tls::set(settings, name, value);
+        }
+    };
+    shared.security.tls.change(change).map_err(|why| {
         tracing::error!("cannot change the settings of TLS: {why}");
         refused(name.as_bytes(), ConfigError::Tls)
     })

@@ -19,6 +19,8 @@ use crate::settings_error::SettingsError;
 /// The settings of TLS, the configuration made from them, and what is counted.
 pub(crate) struct TlsState {
     used: Mutex<UsedTls>,
+    /// Held while settings are changed, which reads files: so that no change is lost, and connections do not wait for it.
+    changing: Mutex<()>,
     failed_handshakes: AtomicU64,
 }
 
@@ -49,6 +51,7 @@ impl TlsState {
     pub(crate) fn new(settings: TlsSettings) -> Result<TlsState, SettingsError> {
         Ok(TlsState {
             used: Mutex::new(UsedTls::read(settings)?),
+            changing: Mutex::default(),
             failed_handshakes: AtomicU64::new(0),
         })
     }
@@ -63,11 +66,17 @@ impl TlsState {
         lock(&self.used).config.clone()
     }
 
-    /// Reads the files of `settings` and uses them from now on.
+    /// Applies `change` to the settings, reads the files again and uses them from now on. Changes follow one another.
     ///
     /// # Errors
     /// [`SettingsError`], which names the file. Nothing has changed.
-    pub(crate) fn replace(&self, settings: TlsSettings) -> Result<(), SettingsError> {
+    pub(crate) fn change(
+        &self,
+        change: impl FnOnce(&mut TlsSettings),
+    ) -> Result<(), SettingsError> {
+        let _changing = lock(&self.changing);
+        let mut settings = self.settings();
+        change(&mut settings);
         let read = UsedTls::read(settings)?;
         *lock(&self.used) = read;
         Ok(())
@@ -167,6 +176,11 @@ fn certificates(
         ))),
         false => Ok(certificates),
     }
+}
+
+/// Returns whether the value of `tls-protocols` allows TLS 1.2.
+pub(crate) fn allows_tls12(protocols: &str) -> bool {
+    versions(protocols).is_ok_and(|versions| versions.contains(&&TLS12))
 }
 
 /// Parses the value of `tls-protocols`: an empty text is all versions.

@@ -14,8 +14,9 @@ use super::state::MemcachedState;
 use crate::buffers::reply::{ReplyBuffer, ReplySink};
 use crate::protocol::memcached::VERSION;
 use crate::protocol::memcached::parse::{BAD_FORMAT, ERROR, Words, u32_of};
-use crate::settings::{TlsClients, WireProtocol};
+use crate::settings::WireProtocol;
 use crate::state::shared::ServerShared;
+use crate::state::tls::allows_tls12;
 use crate::stats::counters::Counter;
 use crate::stats::process::cpu_secs;
 
@@ -199,18 +200,17 @@ fn settings(
         "memory_file": &shared.options.pool,
     );
     let tls = shared.security.tls.settings();
-    let protocols = tls.protocols.to_ascii_lowercase();
     stats!(lines,
         "ssl_enabled": yes(shared.tls_port(protocol).is_some()),
         "ssl_chain_cert": or_null(&tls.cert_file),
         "ssl_key": or_null(&tls.key_file),
-        "ssl_verify_mode": verify_mode(tls.clients),
+        "ssl_verify_mode": tls.clients.memcached_mode(),
         "ssl_keyformat": 1,
         "ssl_ciphers": "NULL",
         "ssl_session_cache": "no",
         "ssl_kernel_tls": "no",
         "ssl_ca_cert": or_null(&tls.ca_cert_file),
-        "ssl_min_version": match protocols.is_empty() || protocols.contains("tlsv1.2") {
+        "ssl_min_version": match allows_tls12(&tls.protocols) {
             true => "tlsv1.2",
             false => "tlsv1.3",
         },
@@ -222,15 +222,6 @@ fn or_null(text: &str) -> &str {
     match text {
         "" => "NULL",
         text => text,
-    }
-}
-
-/// Returns the number that memcached has for a rule of client certificates (`ssl_verify_mode`).
-fn verify_mode(clients: TlsClients) -> u8 {
-    match clients {
-        TlsClients::No => 0,
-        TlsClients::Optional => 1,
-        TlsClients::Yes => 2,
     }
 }
 

@@ -485,8 +485,7 @@ pub(super) fn refresh_certs(ctx: &mut MemcachedCtx<'_>, words: Words<'_>) {
     if ctx.shared.tls_port(WireProtocol::Memcached).is_none() {
         return ctx.refuse("Error TLS not enabled");
     }
-    let tls = &ctx.shared.security.tls;
-    match tls.replace(tls.settings()) {
+    match ctx.shared.security.tls.change(|_| {}) {
         Ok(()) => ctx.append_reply("OK", quiet),
         Err(error) => ctx.refuse(&format!("Error {error}")),
     }
