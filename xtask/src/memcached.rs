@@ -59,6 +59,7 @@ const WHOLE: &[&str] = &[
     "stats-detail",
     "strtol-testing",
     "touch",
+    "unixsocket",
 ];
 
 /// A file of `t/` that passes in part: its name, the number of assertions that fail, and the reason. The file runs to

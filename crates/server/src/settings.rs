@@ -152,13 +152,15 @@ pub struct TlsSettings {
     pub protocols: String,
 }
 
-/// A Unix socket to listen on, for Redis clients.
+/// A Unix socket to listen on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnixSocket {
     /// Path of its file.
     pub path: PathBuf,
     /// Permissions of its file. A client needs write permission to connect.
     pub mode: u32,
+    /// The protocol of its clients.
+    pub protocol: WireProtocol,
 }
 
 /// Which clients may change limits with CONFIG SET and stop the server with SHUTDOWN: Redis's
@@ -419,8 +421,8 @@ pub struct ServerOptions {
     /// File of lines `name:password`, one of which each memcached client must give. It is read when the server starts, and
     /// again by [`ServerHandle::reload`](crate::ServerHandle::reload).
     pub memcached_auth_file: Option<PathBuf>,
-    /// A Unix socket to listen on, besides the addresses.
-    pub unix_socket: Option<UnixSocket>,
+    /// Unix sockets to listen on, besides the addresses; at most one for each protocol.
+    pub unix_sockets: Vec<UnixSocket>,
     /// Address of the admin port, which serves figures and a page over HTTP.
     pub admin: Option<SocketAddr>,
     /// Memory that all connections may use together.
@@ -459,7 +461,7 @@ impl Default for ServerOptions {
             protected_mode: true,
             memcached_unprotected: false,
             memcached_auth_file: None,
-            unix_socket: None,
+            unix_sockets: Vec::new(),
             admin: None,
             clients_memory: ClientsMemory::default(),
             keyspace_events: KeyspaceEvents::default(),
@@ -471,6 +473,12 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    /// Returns the Unix socket for clients of `protocol`, if there is one.
+    pub(crate) fn unix_socket(&self, protocol: WireProtocol) -> Option<&UnixSocket> {
+        let mut sockets = self.unix_sockets.iter();
+        sockets.find(|socket| socket.protocol == protocol)
+    }
+
     /// Number of worker threads that the server will start.
     #[must_use]
     pub fn workers(&self) -> usize {

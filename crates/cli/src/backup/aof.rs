@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use farbank::Db;
 use farbank_server::resp::request;
-use farbank_server::{Server, ServerOptions, UnixSocket, has_command};
+use farbank_server::{Server, ServerOptions, UnixSocket, WireProtocol, has_command};
 
 use crate::common::Failure;
 
@@ -230,10 +230,11 @@ pub(super) fn with_executor(
     let options = ServerOptions {
         workers: 1,
         functions_file,
-        unix_socket: Some(UnixSocket {
+        unix_sockets: vec![UnixSocket {
             path: path.clone(),
             mode: 0o600,
-        }),
+            protocol: WireProtocol::Resp,
+        }],
         ..ServerOptions::default()
     };
     let server = Server::bind(&[], options).map_err(Failure::failed)?;

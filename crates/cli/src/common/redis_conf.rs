@@ -36,7 +36,7 @@ enum Meaning {
 }
 
 /// Directives that keep their names as options: Redis's, and those of this server's own options that a file may need.
-const SAME: [&str; 27] = [
+const SAME: [&str; 29] = [
     "pool",
     "size",
     "max-size",
@@ -48,6 +48,8 @@ const SAME: [&str; 27] = [
     "memcached-port",
     "memcached-tls-port",
     "memcached-auth-file",
+    "memcached-unixsocket",
+    "memcached-unixsocketperm",
     "tls-port",
     "tls-cert-file",
     "tls-key-file",
@@ -67,8 +69,9 @@ const SAME: [&str; 27] = [
 ];
 
 /// Options that are paths of files. As in Redis, relative ones are in the folder `dir`.
-const PATHS: [&str; 6] = [
+const PATHS: [&str; 7] = [
     "memcached-auth-file",
+    "memcached-unixsocket",
     "aclfile",
     "unixsocket",
     "tls-cert-file",

@@ -26,6 +26,8 @@ const HELP: &str = "\
 memcached's command line for `farbank serve`: serves memcached clients only, not Redis clients
 -p, --port=<num>          TCP port to listen on (default: 11211)
 -l, --listen=<addr>       addresses to listen on (default: loopback); notls:<addr>:<port> is not encrypted by -Z
+-s, --unix-socket=<file>  listen on this Unix socket instead of TCP ports
+-a, --unix-mask=<mask>    permissions of the Unix socket, in octal (default: 700)
 -m, --memory-limit=<num>  item memory in megabytes (default: 64)
 -e, --memory-file=<file>  file that keeps items across a kill and, on media that support it, a power cut;
                           without it items are lost when the process ends
@@ -48,14 +50,16 @@ memcached's command line for `farbank serve`: serves memcached clients only, not
                           ssl_verify_mode=0|1|2 (clients need no certificate, may have one, need one; default: 0) and
                           ssl_min_version=2|3 (TLS 1.2, TLS 1.3); options for memcached's own memory and threads are
                           ignored
-These are accepted and ignored: -U 0, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
+These are accepted and ignored: -U 0, -k, -L, -r, -f, -n, -R, -b, -B auto|ascii";
 
 /// A flag: its letter, its long name, and whether it takes a value.
 struct MemcachedFlag(char, &'static str, bool);
 
 /// Flags that are translated.
-const FLAGS: [MemcachedFlag; 22] = [
+const FLAGS: [MemcachedFlag; 24] = [
     MemcachedFlag('p', "port", true),
+    MemcachedFlag('s', "unix-socket", true),
+    MemcachedFlag('a', "unix-mask", true),
     MemcachedFlag('l', "listen", true),
     MemcachedFlag('m', "memory-limit", true),
     MemcachedFlag('e', "memory-file", true),
@@ -80,7 +84,7 @@ const FLAGS: [MemcachedFlag; 22] = [
 ];
 
 /// Flags that are accepted and ignored.
-const MEANINGLESS: [MemcachedFlag; 8] = [
+const MEANINGLESS: [MemcachedFlag; 7] = [
     MemcachedFlag('k', "lock-memory", false),
     MemcachedFlag('L', "enable-largepages", false),
     MemcachedFlag('r', "enable-coredumps", false),
@@ -88,7 +92,6 @@ const MEANINGLESS: [MemcachedFlag; 8] = [
     MemcachedFlag('n', "slab-min-size", true),
     MemcachedFlag('R', "max-reqs-per-event", true),
     MemcachedFlag('b', "listen-backlog", true),
-    MemcachedFlag('a', "unix-mask", true),
 ];
 
 /// Suboptions of `-o` that are accepted and ignored.
@@ -143,6 +146,8 @@ pub(crate) struct MemcachedArgs {
     item_bytes: u64,
     keeps_all: bool,
     port: Option<OsString>,
+    /// Clients connect to a Unix socket only.
+    has_socket: bool,
     tls: MemcachedTls,
 }
 
@@ -281,6 +286,11 @@ impl MemcachedArgs {
 
     /// Adds the port, and what concerns TLS if it is enabled. memcached ignores the certificate without `-Z`.
     fn put_port(&mut self) {
+        if self.has_socket {
+            // As in memcached, a socket replaces the ports.
+            self.put("memcached-port", "off");
+            return;
+        }
         let port = self.port.take();
         let plain = self.tls.plain_port.map(|port| port.to_string().into());
         if !self.tls.is_enabled {
@@ -320,6 +330,11 @@ impl MemcachedArgs {
                 check("-p", "memcached-port", value)?;
                 self.port = Some(value.into());
             }
+            's' => {
+                self.has_socket = true;
+                self.put("memcached-unixsocket", value);
+            }
+            'a' => self.put_for("-a", "memcached-unixsocketperm", value)?,
             'Z' => self.tls.is_enabled = true,
             'l' => self.listen(&text)?,
             'm' => {
@@ -643,12 +658,25 @@ mod tests {
     }
 
     #[test]
+    fn a_unix_socket_replaces_the_ports() {
+        let given = arguments("-p 7 -s /run/socket -a 770").unwrap();
+        let expected = [
+            "--memcached-unixsocket=/run/socket",
+            "--memcached-unixsocketperm=770",
+            "--memcached-port=off",
+        ];
+        assert_all_in(&given, &expected);
+        assert!(!given.iter().any(|word| word.ends_with("port=7")));
+    }
+
+    #[test]
     fn every_translation_is_a_command_line_of_serve() {
         use clap::Parser;
         for line in [
             "",
             "-m 10 -p 0 -l ::1 -c 1 -t 1 -I 1m -F -C -v",
             "-k -L -r -M -f 1.2 -R 5 -b 9",
+            "-s /run/socket -a 0770",
             "-Z -o ssl_chain_cert=/c,ssl_key=/k,ssl_ca_cert=/a,ssl_verify_mode=1,ssl_min_version=2",
         ] {
             let given = arguments(line).unwrap();
@@ -660,6 +688,7 @@ mod tests {
     fn invalid_and_unsupported_flags_are_refused_by_name() {
         for (line, why) in [
             ("-S", "invalid option -- 'S'"),
+            ("-a 888", "an octal number up to 777"),
             ("--enable-ssl", "-Z needs -o ssl_chain_cert"),
             (
                 "-Z -o ssl_chain_cert=c,ssl_verify_mode=3",

@@ -7,6 +7,7 @@
 pub(crate) mod memcached;
 pub(crate) mod redis_server;
 mod signals;
+mod sockets;
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -26,12 +27,13 @@ use farbank_pm::media::{AnyMedium, Mapped, PendingPath, SyncPolicy};
 use farbank_pm::pool::{CopiedPoolPolicy, PoolError};
 use farbank_server::{
     BindError, ClientsMemory, ConfigFile, DefaultUser, Endpoint, KeyspaceEvents, LiveParameter,
-    Password, ProtectedActions, Server, ServerOptions, TlsClients, TlsSettings, UnixSocket,
-    UserRules, WireProtocol, check_memcached_auth_file, check_tls, default_user,
+    Password, ProtectedActions, Server, ServerOptions, TlsClients, TlsSettings, UserRules,
+    WireProtocol, check_memcached_auth_file, check_tls, default_user,
 };
 use farbank_store::{OpenReport, Store, VALUE_BYTES_MAX};
 use tracing::level_filters::LevelFilter;
 
+use self::sockets::UnixSocketArgs;
 use crate::common::choice::{described, one_of};
 use crate::common::json_lines::{LogFormat, start_log};
 use crate::common::place::{PoolPlace, StoreEngine, functions_file, not_opened, refused, warn};
@@ -109,21 +111,6 @@ impl FromStr for AdminAddr {
             "must be a port up to 65535, or an IP address and a port, as in 10.0.0.1:9121"
                 .to_owned()
         })
-    }
-}
-
-/// Permission bits of a file.
-#[derive(Clone, Copy, Debug)]
-struct FileMode(u32);
-
-impl FromStr for FileMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<FileMode, String> {
-        let mode = u32::from_str_radix(text, 8).ok();
-        let mode = mode.filter(|mode| *mode <= 0o777);
-        mode.map(FileMode)
-            .ok_or_else(|| "permissions must be an octal number up to 777".to_owned())
     }
 }
 
@@ -226,12 +213,8 @@ pub(crate) struct ServeArgs {
     /// keys to clients on this machine only. Default: off.
     #[arg(long, value_name = "[IP:]PORT")]
     admin: Option<AdminAddr>,
-    /// Also listen on this Unix socket for Redis clients. A socket that a killed server left is replaced.
-    #[arg(long, value_name = "PATH")]
-    unixsocket: Option<PathBuf>,
-    /// Permissions of the Unix socket, in octal. A client needs write permission to connect.
-    #[arg(long, value_name = "MODE", default_value = "700")]
-    unixsocketperm: FileMode,
+    #[command(flatten)]
+    sockets: UnixSocketArgs,
     /// Largest item that memcached clients may store, including key and header; at most 512mb. Default: 1mb, or what
     /// fits in a page of a small cache.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -356,9 +339,10 @@ impl ServeArgs {
                 return Err(Failure::Usage(format!("{option} needs --tls-cert-file")));
             }
         }
-        if self.ports().iter().all(|(port, ..)| port.is_none()) && self.unixsocket.is_none() {
-            let text = "--port, --tls-port, --memcached-port and --memcached-tls-port are off and --unixsocket is not \
-                        given: no client could connect";
+        let has_port = self.ports().iter().any(|(port, ..)| port.is_some());
+        if !has_port && self.sockets.sockets().is_empty() {
+            let text = "--port, --tls-port, --memcached-port and --memcached-tls-port are off and neither --unixsocket nor \
+                        --memcached-unixsocket is given: no client could connect";
             return Err(Failure::Usage(text.into()));
         }
         let most = VALUE_BYTES_MAX as u64;
@@ -506,10 +490,7 @@ impl ServeArgs {
             protected_mode: !self.unsafe_no_auth,
             memcached_unprotected: self.unsafe_no_auth,
             memcached_auth_file: self.memcached_auth_file.clone(),
-            unix_socket: self.unixsocket.clone().map(|path| UnixSocket {
-                path,
-                mode: self.unixsocketperm.0,
-            }),
+            unix_sockets: self.sockets.sockets(),
             admin: self.admin.map(|admin| admin.0),
             clients_memory: self.maxmemory_clients,
             keyspace_events: self.notify_keyspace_events,
@@ -640,8 +621,7 @@ impl ServeArgs {
                 WireProtocol::Memcached => format!("memcached://{}", endpoint.addr),
             })
             .collect();
-        let socket = self.unixsocket.as_ref();
-        addrs.extend(socket.map(|path| format!("unix:{}", path.display())));
+        addrs.extend(self.sockets.names());
         announce!(
             "farbank {} listens on {}",
             env!("CARGO_PKG_VERSION"),
@@ -723,7 +703,7 @@ impl PoolOrigin {
 fn not_bound(error: &BindError) -> Failure {
     let hint = match error.source.kind() {
         _ if error.socket.is_some() => {
-            Some("--unixsocket must name a file that does not exist, in a folder that is writable")
+            Some("a Unix socket must name a file that does not exist, in a folder that is writable")
         }
         ErrorKind::AddrInUse => Some(
             "another server is there; choose a different --port, --memcached-port or --admin, or off",

@@ -118,7 +118,7 @@ fn constants(shared: &ServerShared<'_>) -> Vec<(&'static str, String)> {
     let bind: Vec<_> = addresses(shared).iter().map(IpAddr::to_string).collect();
     let port = shared.port(WireProtocol::Resp).unwrap_or(0);
     let text = str::to_owned;
-    let socket = shared.options.unix_socket.as_ref();
+    let socket = shared.options.unix_socket(WireProtocol::Resp);
     let file = shared.options.acl_file.as_ref();
     let mut constants = vec![
         (

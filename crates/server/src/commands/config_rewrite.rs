@@ -264,7 +264,7 @@ fn set_start(lines: &mut ConfigLines, shared: &ServerShared<'_>) {
         .map(absolute)
         .unwrap_or_default();
     set_text(lines, "aclfile", acl_file.as_os_str().as_bytes(), b"");
-    match &options.unix_socket {
+    match options.unix_socket(WireProtocol::Resp) {
         Some(socket) => {
             let path = absolute(&socket.path);
             set_optional(lines, "unixsocket", path.as_os_str().as_bytes());

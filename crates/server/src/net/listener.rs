@@ -65,7 +65,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Server {
     listeners: Vec<StdListener>,
     endpoints: Vec<Endpoint>,
-    socket: Option<BoundSocket>,
+    sockets: Vec<BoundSocket>,
     admin: Option<StdListener>,
     options: ServerOptions,
     credentials: Option<Arc<MemcachedCredentials>>,
@@ -166,10 +166,10 @@ impl Server {
             });
             listeners.push(listener);
         }
-        let socket = options.unix_socket.as_ref().map(|socket| {
+        let sockets = options.unix_sockets.iter().map(|socket| {
             BoundSocket::new(socket).map_err(|source| BindError::of_socket(&socket.path, source))
         });
-        let socket = socket.transpose()?;
+        let sockets = sockets.collect::<Result<_, _>>()?;
         let admin = options.admin.map(|addr| {
             bind(addr).map_err(|source| BindError {
                 addr: Some(addr),
@@ -183,13 +183,13 @@ impl Server {
             socket: None,
             source,
         };
-        Server::with(listeners, bound, socket, admin, options).map_err(of)
+        Server::with(listeners, bound, sockets, admin, options).map_err(of)
     }
 
     fn with(
         listeners: Vec<StdListener>,
         endpoints: Vec<Endpoint>,
-        socket: Option<BoundSocket>,
+        sockets: Vec<BoundSocket>,
         admin: Option<StdListener>,
         options: ServerOptions,
     ) -> io::Result<Server> {
@@ -208,7 +208,7 @@ impl Server {
         Ok(Server {
             listeners,
             endpoints,
-            socket,
+            sockets,
             admin,
             credentials: auth_file.map(|file| Arc::new(MemcachedCredentials::new(file))),
             options,
@@ -228,7 +228,7 @@ impl Server {
             let listening = SockRef::from(listener).listen(BACKLOG);
             listening.map_err(|source| BindError::of(endpoint, source))?;
         }
-        if let Some(socket) = &self.socket {
+        for socket in &self.sockets {
             let listening = socket.listen(BACKLOG);
             listening.map_err(|source| BindError::of_socket(socket.path(), source))?;
         }
@@ -274,8 +274,9 @@ impl Server {
         let pool = Arc::clone(&self.pool);
         store.on_evicted(Arc::clone(&self.pool) as Arc<dyn EvictionListener>);
         store.on_turn(Arc::new(move || pool.wake_ticket_waiters()));
-        let mut endpoints = self.endpoints.iter();
-        let spoken = endpoints.any(|endpoint| endpoint.protocol == WireProtocol::Memcached);
+        let protocols = self.endpoints.iter().map(|endpoint| endpoint.protocol);
+        let mut protocols = protocols.chain(self.sockets.iter().map(BoundSocket::protocol));
+        let spoken = protocols.any(|protocol| protocol == WireProtocol::Memcached);
         let pool = &*self.pool;
         let functions = FunctionRegistry::new(self.options.functions_file.clone());
         function_load::load_file(&functions, pool)
@@ -379,7 +380,7 @@ impl Server {
                 workers.push(spawn(scope, &format!("worker-{number}"), worker)?);
             }
             drop(freed);
-            let accepted = accept(parts, self.accept_poll, self.listeners, self.socket);
+            let accepted = accept(parts, self.accept_poll, self.listeners, &self.sockets);
             pool.stop();
             for worker in workers {
                 match worker.join() {
@@ -488,7 +489,7 @@ fn accept(
     parts: &ServerParts<'_>,
     mut poll: Poll,
     listeners: Vec<StdListener>,
-    socket: Option<BoundSocket>,
+    sockets: &[BoundSocket],
 ) -> io::Result<()> {
     let ServerParts { shared, pool, .. } = parts;
     let mut listeners: Vec<_> = listeners.into_iter().map(TcpListener::from_std).collect();
@@ -496,17 +497,18 @@ fn accept(
         poll.registry()
             .register(listener, Token(number), Interest::READABLE)?;
     }
-    let mut local = match &socket {
-        Some(socket) => Some((
-            socket.listener()?,
-            Arc::<str>::from(socket.path().to_string_lossy()),
-        )),
-        None => None,
-    };
-    if let Some((listener, _)) = &mut local {
-        let token = Token(listeners.len());
+    let mut local = Vec::with_capacity(sockets.len());
+    for (number, socket) in sockets.iter().enumerate() {
+        let mut listener = socket.listener()?;
+        let token = Token(listeners.len() + number);
         poll.registry()
-            .register(listener, token, Interest::READABLE)?;
+            .register(&mut listener, token, Interest::READABLE)?;
+        let path = Arc::<str>::from(socket.path().to_string_lossy());
+        let endpoint = Endpoint {
+            protocol: socket.protocol(),
+            ..Endpoint::resp(SocketAddr::from(([127, 0, 0, 1], 0)))
+        };
+        local.push((listener, path, endpoint));
     }
     let mut events = Events::with_capacity(16);
     let mut timeout = HEALTH_EVERY;
@@ -524,13 +526,12 @@ fn accept(
             };
             paused |= !accept_all(parts, accept, *endpoint);
         }
-        if let Some((listener, path)) = &local {
+        for (listener, path, endpoint) in &local {
             let accept = || {
                 let (stream, _) = listener.accept()?;
                 Ok((as_stream(stream), PeerAddr::Unix(Arc::clone(path))))
             };
-            let endpoint = Endpoint::resp(SocketAddr::from(([127, 0, 0, 1], 0)));
-            paused |= !accept_all(parts, accept, endpoint);
+            paused |= !accept_all(parts, accept, *endpoint);
         }
         timeout = if paused { PAUSE } else { HEALTH_EVERY };
         log_health(shared, &mut known);

@@ -1,4 +1,4 @@
-//! A Unix socket for Redis clients. It never has wider permissions than configured, and is removed at the end.
+//! A Unix socket. It never has wider permissions than configured, and is removed at the end.
 //!
 //! ```text
 //!   lock the folder ─▶ check for a file at the path ─▶ fchmod the socket ─▶ bind ─▶ chmod the path
@@ -25,12 +25,13 @@ use mio::net::{TcpStream, UnixStream};
 use rustix::fs::{FlockOperation, Mode};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use crate::settings::UnixSocket;
+use crate::settings::{UnixSocket, WireProtocol};
 
 /// A socket that was bound. Its file is removed when this is dropped.
 pub(super) struct BoundSocket {
     listener: StdListener,
     path: PathBuf,
+    protocol: WireProtocol,
     /// Device and inode of the file.
     file: (u64, u64),
 }
@@ -69,6 +70,7 @@ impl BoundSocket {
             listener: OwnedFd::from(unbound).into(),
             file: identity(&path)?,
             path,
+            protocol: socket.protocol,
         };
         fs::set_permissions(&bound.path, fs::Permissions::from_mode(socket.mode))?;
         Ok(bound)
@@ -80,6 +82,11 @@ impl BoundSocket {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the protocol of its clients.
+    pub(super) fn protocol(&self) -> WireProtocol {
+        self.protocol
     }
 
     /// Returns a listener that can be polled.
@@ -140,6 +147,7 @@ mod tests {
         UnixSocket {
             path: path.into(),
             mode,
+            protocol: WireProtocol::Resp,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use farbank_server::{ProtectedActions, ServerOptions, UnixSocket};
+use farbank_server::{ProtectedActions, ServerOptions, UnixSocket, WireProtocol};
 
 use crate::harness::Running;
 
@@ -76,10 +76,11 @@ fn a_unix_socket_serves_redis_clients_with_its_mode_and_is_removed() {
     let path = folder.path().join("socket");
     let server = Running::with(ServerOptions {
         workers: 1,
-        unix_socket: Some(UnixSocket {
+        unix_sockets: vec![UnixSocket {
             path: path.clone(),
             mode: 0o770,
-        }),
+            protocol: WireProtocol::Resp,
+        }],
         ..ServerOptions::default()
     });
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
@@ -96,5 +97,29 @@ fn a_unix_socket_serves_redis_clients_with_its_mode_and_is_removed() {
     assert!(info.contains(&addr) && info.contains(" flags=U "), "{info}");
     client.send("SHUTDOWN NOSAVE");
     server.join();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_unix_socket_serves_memcached_clients() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let server = Running::with(ServerOptions {
+        workers: 1,
+        unix_sockets: vec![UnixSocket {
+            path: path.clone(),
+            mode: 0o700,
+            protocol: WireProtocol::Memcached,
+        }],
+        ..ServerOptions::default()
+    });
+    let mut client = Running::connect_unix(&path);
+    client.send_raw(b"set greeting 5 0 5\r\nhello\r\nget greeting\r\n");
+    client.expect("STORED\r\nVALUE greeting 5 5\r\nhello\r\nEND\r\n");
+    client.send_raw(b"stats settings\r\n");
+    let setting = format!("STAT domain_socket {}", path.display());
+    while client.line() != setting {}
+    drop(client);
+    drop(server);
     assert!(!path.exists());
 }

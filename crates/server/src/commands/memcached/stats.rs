@@ -173,6 +173,7 @@ fn settings(
     let auth_file = state
         .credentials()
         .map(|credentials| credentials.file().display().to_string());
+    let socket = shared.options.unix_socket(protocol);
     stats!(lines,
         "maxbytes": figures.pool.capacity_bytes,
         "maxconns": shared.settings.clients_max.load(Ordering::Relaxed),
@@ -181,7 +182,7 @@ fn settings(
         "inter": inter.join(","),
         "verbosity": 0,
         "evictions": if shared.store.as_cache().is_some() { "on" } else { "off" },
-        "domain_socket": "NULL",
+        "domain_socket": socket.map_or("NULL".into(), |socket| socket.path.display().to_string()),
         "shutdown_command": "no",
         "num_threads": shared.stats.counters.workers.len(),
         "stat_key_prefix": ":",
