@@ -34,10 +34,9 @@
 //!   lookup  alloc  bulk_load                    steps of an operation; a new tree without clients
 //!   node_read                                   reads of nodes, and the detection of damaged ones
 //!   lock                                        locks, and hand-over within a compute server
-//!   server_list                                 the memory servers that get new nodes
-//!   spare_memory                                memory that compute servers leave to others
+//!   spare_memory  list_reads                    memory that compute servers leave to others; the servers that get new nodes
 //!   client                                      a client, its compute server, access to memory servers
-//!   lock_table  key_calls  block  node_allocator  cache   the parts of a compute server's state
+//!   lock_table  key_calls  block  node_allocator  server_list  cache   the parts of a compute server's state
 //!   page                                        the bytes of a node
 //!   hashed_leaf                                 leaves of which a lookup reads a part
 //!   layout  key  superblock  config             layout and configuration
@@ -102,6 +101,7 @@ mod key_calls;
 mod key_sharing;
 mod layout;
 mod leaf_window;
+mod list_reads;
 mod lock;
 mod lock_table;
 mod locked_node;

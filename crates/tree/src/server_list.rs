@@ -19,7 +19,6 @@
 use farbank_fabric::service::LEASE_SERVER;
 use farbank_fabric::{Fabric, GAddr, Nanos, Verb};
 
-use crate::client::Client;
 use crate::error::TreeError;
 
 /// The numbers of servers.
@@ -168,9 +167,9 @@ pub(crate) async fn write_left<F: Fabric>(
 pub(crate) struct ListCopy {
     pub(crate) list: ServerList,
     /// Number of servers at the creation of the tree. `None`: the list does not change.
-    created: Option<u16>,
+    pub(crate) created: Option<u16>,
     /// Time before which the list was not read.
-    read_ns: Nanos,
+    pub(crate) read_ns: Nanos,
 }
 
 impl ListCopy {
@@ -190,30 +189,6 @@ impl ListCopy {
             created: Some(created),
             read_ns,
         }
-    }
-}
-
-impl<F: Fabric> Client<F> {
-    /// Returns the list, if necessary read again (TREE-LIST-1).
-    pub(crate) async fn server_list(&self) -> Result<ServerList, TreeError> {
-        let now = self.fabric().now();
-        let (list, outdated) = self.list_copy(|copy| {
-            let is_old = now.saturating_sub(copy.read_ns) > self.config().list_ns_max;
-            (copy.list, copy.created.filter(|_| is_old))
-        });
-        match outdated {
-            Some(created) => self.read_server_list(created).await,
-            None => Ok(list),
-        }
-    }
-
-    /// Reads the list of a tree that was created on `created` servers, and keeps the copy.
-    pub(crate) async fn read_server_list(&self, created: u16) -> Result<ServerList, TreeError> {
-        self.reachable(LEASE_SERVER)?;
-        let now = self.fabric().now();
-        let list = read_list(self.fabric(), created).await?;
-        self.list_copy(|copy| *copy = ListCopy::read(list, created, now));
-        Ok(list)
     }
 }
 

@@ -5,18 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use super::process::{ChangeProcess, ChangeState};
+use super::process::{ChangeProcess, ChangeState, ServerChange};
 use super::{ClusterOptions, SERVERS};
 use crate::child::ChildError;
-
-/// A change of the list of memory servers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ServerChange {
-    /// The server with the next number joins.
-    Join(u16),
-    /// A server leaves.
-    Leave(u16),
-}
 
 /// The changes of a run.
 pub(super) struct ServerChanges {

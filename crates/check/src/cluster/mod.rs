@@ -49,12 +49,12 @@ pub use calls::{
 };
 
 use crate::child::{ChildError, RunFailure, ServerViolation};
-use changes::{ServerChange, ServerChanges};
+use changes::ServerChanges;
 use cycle_fault::{ClusterNode, CutLength, CycleFault};
 use history::{KeyValues, KeyVerdict, MadeCall, check_key, collect, longest_call};
 use hosts::ClusterHosts;
 pub use process::ClusterFabric;
-use process::{ChangeProcess, ChangeState, ComputeProcess, MemoryProcess, write_key};
+use process::{ChangeProcess, ChangeState, ComputeProcess, MemoryProcess, ServerChange, write_key};
 
 /// Number of keys. A quarter of them is in use in one cycle.
 pub const KEYS: u64 = 96;

@@ -13,7 +13,6 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::ClusterOptions;
 use super::calls::{ClusterLine, UnknownLine};
-use super::changes::ServerChange;
 use crate::child::ChildError;
 use crate::network::Host;
 
@@ -77,6 +76,15 @@ impl ClusterOptions {
             }),
         }
     }
+}
+
+/// A change of the list of memory servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ServerChange {
+    /// The server with the next number joins.
+    Join(u16),
+    /// A server leaves.
+    Leave(u16),
 }
 
 /// The state of a change of the list of memory servers.

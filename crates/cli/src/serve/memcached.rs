@@ -139,16 +139,23 @@ pub(crate) struct MemcachedArgs {
     pidfile: Option<PathBuf>,
     in_background: bool,
     verbose: usize,
-    listens: bool,
+    clients: ClientSockets,
     files: bool,
     prints: Option<String>,
     bytes: u64,
     item_bytes: u64,
     keeps_all: bool,
+    tls: MemcachedTls,
+}
+
+/// Where clients connect.
+#[derive(Debug, Default, PartialEq)]
+struct ClientSockets {
+    /// Whether an address was given.
+    has_address: bool,
     port: Option<OsString>,
     /// Clients connect to a Unix socket only.
-    has_socket: bool,
-    tls: MemcachedTls,
+    is_unix: bool,
 }
 
 /// What `-Z` and the suboptions of `-o` for TLS have chosen.
@@ -265,7 +272,7 @@ fn start(arguments: &[OsString]) -> Result<u32, Failure> {
 
 impl MemcachedArgs {
     fn arguments(mut self) -> Vec<OsString> {
-        if !self.listens {
+        if !self.clients.has_address {
             self.put("bind", "127.0.0.1");
         }
         if !self.files {
@@ -286,12 +293,12 @@ impl MemcachedArgs {
 
     /// Adds the port, and what concerns TLS if it is enabled. memcached ignores the certificate without `-Z`.
     fn put_port(&mut self) {
-        if self.has_socket {
+        if self.clients.is_unix {
             // As in memcached, a socket replaces the ports.
             self.put("memcached-port", "off");
             return;
         }
-        let port = self.port.take();
+        let port = self.clients.port.take();
         let plain = self.tls.plain_port.map(|port| port.to_string().into());
         if !self.tls.is_enabled {
             if let Some(port) = plain.or(port) {
@@ -328,10 +335,10 @@ impl MemcachedArgs {
         match letter {
             'p' => {
                 check("-p", "memcached-port", value)?;
-                self.port = Some(value.into());
+                self.clients.port = Some(value.into());
             }
             's' => {
-                self.has_socket = true;
+                self.clients.is_unix = true;
                 self.put("memcached-unixsocket", value);
             }
             'a' => self.put_for("-a", "memcached-unixsocketperm", value)?,
@@ -417,7 +424,7 @@ impl MemcachedArgs {
             };
             match (port, is_plain) {
                 (Some(port), true) => self.tls.plain_port = Some(port),
-                (Some(port), false) => self.port = Some(port.to_string().into()),
+                (Some(port), false) => self.clients.port = Some(port.to_string().into()),
                 (None, true) => return Err(format!("-l {addr}: needs a port")),
                 (None, false) => {}
             }
@@ -425,7 +432,7 @@ impl MemcachedArgs {
                 addrs.push(ip);
             }
         }
-        self.listens = true;
+        self.clients.has_address = true;
         let addrs: Vec<_> = addrs.iter().map(IpAddr::to_string).collect();
         self.put("bind", addrs.join(","));
         // An explicit address counts as consent to serve without authentication, as in memcached. With -Y clients give a
