@@ -199,6 +199,26 @@ fn a_run_too_short_to_crash_at_every_place_fails() {
 }
 
 #[test]
+fn further_seeds_run_until_every_place_was_reached() {
+    let arguments = [
+        "crash",
+        "--persistency",
+        "adr",
+        "--seeds",
+        "1..2",
+        "--steps",
+        "2",
+    ];
+    let seeds_of = |more: &str| {
+        let options = [&arguments[..], &["--more-seeds", more, "--json"]].concat();
+        let (_, out, _) = check(&options);
+        last_line(&out)["runs"][0]["seeds"].as_u64().unwrap()
+    };
+    assert_eq!(seeds_of("0"), 1);
+    assert_eq!(seeds_of("2"), 3, "two steps do not reach every place");
+}
+
+#[test]
 fn invalid_options_are_refused() {
     for (arguments, text) in [
         (&["crash", "--crash", "3"][..], "--crash needs one seed"),

@@ -86,6 +86,8 @@ pub struct ExploreConfig {
     pub lazy: bool,
     /// Lazy exploration: maximum leaves per crash point. The report counts the points that exceed it.
     pub leaves: usize,
+    /// Maximum number of seeds after the given ones, one after another while a place has not been crashed at.
+    pub more_seeds: u64,
     /// Fault that is enabled during the run.
     pub fault: Option<Fault>,
     /// If set, check only this crash point, and only this image, script or kill if one is given.
@@ -112,6 +114,7 @@ impl ExploreConfig {
             locked_drains: false,
             lazy: false,
             leaves: 65_536,
+            more_seeds: 0,
             fault: None,
             only: None,
         }
@@ -192,8 +195,15 @@ pub fn explore(
     let mut report = config.new_report(target);
     let mut images = HashSet::new();
     let mut next = seeds.start;
-    while next < seeds.end {
-        let turn: Vec<u64> = (next..seeds.end.min(next.saturating_add(TURN))).collect();
+    let last = seeds.end.saturating_add(config.more_seeds);
+    let needs_more =
+        |report: &CrashReport| report.violations.is_empty() && report.uncovered().next().is_some();
+    while next < seeds.end || next < last && needs_more(&report) {
+        let end = match next < seeds.end {
+            true => seeds.end.min(next.saturating_add(TURN)),
+            false => next + 1,
+        };
+        let turn: Vec<u64> = (next..end).collect();
         next += turn.len() as u64;
         for (one, its_images) in explore_turn(target, config, &turn, threads) {
             report.add(one);

@@ -41,6 +41,9 @@ pub(crate) struct CrashArgs {
     /// Seeds to run: one seed, or a range that excludes its end. Numbers may be hexadecimal.
     #[arg(long, value_name = "A..B", default_value = "0..16")]
     seeds: SeedRange,
+    /// If a place where a crash could lose data was not reached, run up to N further seeds, until all were.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "crash")]
+    more_seeds: u64,
     /// Check only this crash point, of the single seed.
     #[arg(long, value_name = "N")]
     crash: Option<u64>,
@@ -144,6 +147,7 @@ impl CrashArgs {
             verdict: self.verdict,
             depth: usize::from(self.depth),
             lazy: self.lazy,
+            more_seeds: self.more_seeds,
             only: self.crash.map(|crash| (crash, self.image.clone())),
             ..usual
         }
