@@ -157,12 +157,10 @@ fn servers_that_cannot_leave_are_refused() {
     two.fail("remove-server", &["1"], 1, "there is no tree");
     two.print("create", &[]);
     two.fail("remove-server", &["0"], 1, "memory server 0 cannot leave");
-    two.fail(
-        "remove-server",
-        &["7"],
-        1,
-        "the tree has no memory server 7",
-    );
+    for number in ["2", "7", "65535"] {
+        let text = format!("the tree has no memory server {number}\n");
+        two.fail("remove-server", &[number], 1, &text);
+    }
     let text = "the tree has no memory server at 127.0.0.1:1";
     two.fail("remove-server", &["127.0.0.1:1"], 1, text);
     two.fail(
