@@ -5,7 +5,7 @@
 //!   (a)  B is marked as moving to A          readers of B check A first; A leads to B, so they use B
 //!   (b)  A gets B's entries, upper fence key and sibling          readers of B find the entries in A
 //!   (c)  the parent loses k
-//!   (d)  B is freed, and can be reused: nothing leads to it
+//!   (d)  B is freed, and can be reused: nothing leads to it, although clients may still have its address (TREE-NODE-6)
 //! ```
 //!
 //! A crash after (a) leaves B moving. The next writer of B finds that the chain of siblings still leads to B, and marks
