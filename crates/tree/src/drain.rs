@@ -322,9 +322,17 @@ impl<F: Fabric> Client<F> {
         }
         let values = self.values_under_lock(visit.server, &old_blocks).await?;
         let mut writes: BTreeMap<u16, Vec<Verb>> = BTreeMap::new();
+        let mut new_blocks = Vec::new();
         for ((slot, entry), value) in some.into_iter().zip(values) {
             let at = visit.locked.found.at;
-            let (word, write) = self.block_elsewhere(at, visit.server, &value).await?;
+            let (word, write) = match self.block_elsewhere(at, visit.server, &value).await {
+                Ok(allocated) => allocated,
+                Err(error) => {
+                    new_blocks.into_iter().for_each(|block| self.free_block(block));
+                    return Err(error);
+                }
+            };
+            new_blocks.push(BlockRef(word));
             writes.entry(write.at().server()).or_default().push(write);
             let entry = NodeEntry {
                 value: word,
