@@ -11,6 +11,15 @@ use crate::spare_memory::SpareMemory;
 /// Maximum number of records of spare memory that one allocation takes.
 const SPARE_MAX: u32 = 16;
 
+/// Nodes that an allocation may return.
+#[derive(Clone, Copy)]
+pub(crate) enum NodeOrigin {
+    /// Freed leaves (TREE-NODE-6), and nodes that were never used.
+    Any,
+    /// Nodes that were never used.
+    Unused,
+}
+
 /// The use of a part of spare memory.
 #[derive(Clone, Copy)]
 enum SpareFor {
@@ -18,9 +27,90 @@ enum SpareFor {
     Blocks,
 }
 
+/// The error of several allocations: that of the first server that is full; if none is, that of the last one.
+#[derive(Default)]
+struct AllocationError(Option<TreeError>);
+
+impl AllocationError {
+    fn note(&mut self, error: TreeError) {
+        if !matches!(self.0, Some(TreeError::Full { .. })) {
+            self.0 = Some(error);
+        }
+    }
+
+    /// Returns the error, or that `servers`, which may be none, are full.
+    fn of(self, servers: &[u16]) -> TreeError {
+        let server = servers.first().copied().unwrap_or_default();
+        self.0.unwrap_or(TreeError::Full { server })
+    }
+}
+
 impl<F: Fabric> Client<F> {
+    /// Returns `first` and then the other servers that get new nodes, while this client holds a lock (TREE-LIST-1). Without the list, only
+    /// `first`.
+    pub(crate) async fn servers_from(&self, first: u16) -> Vec<u16> {
+        let list = self.server_list().await;
+        let others = list.into_iter().flat_map(|list| list.after(first));
+        let others = others.filter(|server| *server != first);
+        std::iter::once(first).chain(others).collect()
+    }
+
+    /// Allocates a node on the first of `servers` that can be used and has memory.
+    ///
+    /// # Errors
+    /// That of the first server that is full; if none is, that of the last one.
+    pub(crate) async fn allocate_on(
+        &self,
+        servers: &[u16],
+        origin: NodeOrigin,
+    ) -> Result<NewNode, TreeError> {
+        let mut failed = AllocationError::default();
+        for server in servers {
+            let allocated = match (self.usable(*server).await, origin) {
+                (Err(error), _) => Err(error),
+                (Ok(()), NodeOrigin::Any) => self.allocate(*server).await,
+                (Ok(()), NodeOrigin::Unused) => self.allocate_unused(*server).await,
+            };
+            match allocated {
+                Ok(node) => return Ok(node),
+                Err(error) => failed.note(error),
+            }
+        }
+        Err(failed.of(servers))
+    }
+
+    /// Allocates a block for `value` on the first of `servers` that can be used and has memory. Returns its name and the verb that writes
+    /// it.
+    ///
+    /// # Errors
+    /// As for [`Client::allocate_on`].
+    pub(crate) async fn new_block_on(
+        &self,
+        servers: &[u16],
+        value: &[u8],
+    ) -> Result<(u64, Verb), TreeError> {
+        let mut failed = AllocationError::default();
+        for server in servers {
+            let allocated = match self.usable(*server).await {
+                Ok(()) => self.new_block(*server, value).await,
+                Err(error) => Err(error),
+            };
+            match allocated {
+                Ok(block) => return Ok(block),
+                Err(error) => failed.note(error),
+            }
+        }
+        Err(failed.of(servers))
+    }
+
+    /// Checks that `server` has not failed and has this tree's mark.
+    async fn usable(&self, server: u16) -> Result<(), TreeError> {
+        self.reachable(server)?;
+        self.admit(server).await
+    }
+
     /// Allocates a node on `server`: a freed one, or one that was never used.
-    pub(crate) async fn allocate(&self, server: u16) -> Result<NewNode, TreeError> {
+    async fn allocate(&self, server: u16) -> Result<NewNode, TreeError> {
         match self.nodes(server, NodeAllocator::take_freed) {
             Some(node) => Ok(node),
             None => self.allocate_unused(server).await,
@@ -28,7 +118,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Allocates a node on `server` that was never used.
-    pub(crate) async fn allocate_unused(&self, server: u16) -> Result<NewNode, TreeError> {
+    async fn allocate_unused(&self, server: u16) -> Result<NewNode, TreeError> {
         let node_bytes = self.config().layout.node_bytes as u64;
         let mut spare = 0;
         loop {

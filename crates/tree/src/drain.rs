@@ -41,6 +41,7 @@ use farbank_fabric::{Fabric, GAddr, Nanos, Verb};
 use farbank_pm::fault;
 use farbank_pm::rng::Rng;
 
+use crate::alloc::NodeOrigin;
 use crate::block::BlockRef;
 use crate::client::{Client, FetchedNode};
 use crate::config::ValueMode;
@@ -321,14 +322,17 @@ impl<F: Fabric> Client<F> {
             return Ok(old_blocks);
         }
         let values = self.values_under_lock(visit.server, &old_blocks).await?;
+        let at = visit.locked.found.at;
+        let targets = self.targets(at, visit.server).await?;
         let mut writes: BTreeMap<u16, Vec<Verb>> = BTreeMap::new();
         let mut new_blocks = Vec::new();
         for ((slot, entry), value) in some.into_iter().zip(values) {
-            let at = visit.locked.found.at;
-            let (word, write) = match self.block_elsewhere(at, visit.server, &value).await {
+            let (word, write) = match self.new_block_on(&targets, &value).await {
                 Ok(allocated) => allocated,
                 Err(error) => {
-                    new_blocks.into_iter().for_each(|block| self.free_block(block));
+                    new_blocks
+                        .into_iter()
+                        .for_each(|block| self.free_block(block));
                     return Err(error);
                 }
             };
@@ -367,7 +371,9 @@ impl<F: Fabric> Client<F> {
     /// Steps (a) and (b), except for the write of the old node.
     async fn move_node(&self, visit: &mut Visit<'_>) -> Result<(), TreeError> {
         let old = &mut visit.locked.found;
-        let NewNode { at, version, .. } = self.node_elsewhere(old.at, visit.server).await?;
+        let targets = self.targets(old.at, visit.server).await?;
+        let node = self.allocate_on(&targets, NodeOrigin::Unused).await?; // TREE-NODE-6
+        let NewNode { at, version, .. } = node;
         old.page.set_head(&visit.head);
         let mut copy = old.page.copy_for(version);
         copy.seal();
@@ -395,37 +401,6 @@ impl<F: Fabric> Client<F> {
             true => Err(TreeError::Full { server }),
             false => Ok(targets),
         }
-    }
-
-    /// Allocates a node that was never used (TREE-NODE-6) on another server than `server`, for the node at `at`.
-    async fn node_elsewhere(&self, at: GAddr, server: u16) -> Result<NewNode, TreeError> {
-        let mut error = TreeError::Full { server };
-        for target in self.targets(at, server).await? {
-            self.admit(target).await?;
-            match self.allocate_unused(target).await {
-                Err(TreeError::Full { server }) => error = TreeError::Full { server },
-                allocated => return allocated,
-            }
-        }
-        Err(error)
-    }
-
-    /// Allocates a block for `value` on another server than `server`, for the leaf at `at`.
-    async fn block_elsewhere(
-        &self,
-        at: GAddr,
-        server: u16,
-        value: &[u8],
-    ) -> Result<(u64, Verb), TreeError> {
-        let mut error = TreeError::Full { server };
-        for target in self.targets(at, server).await? {
-            self.admit(target).await?;
-            match self.new_block(target, value).await {
-                Err(TreeError::Full { server }) => error = TreeError::Full { server },
-                allocated => return allocated,
-            }
-        }
-        Err(error)
     }
 }
 

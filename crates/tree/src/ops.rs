@@ -87,8 +87,8 @@ impl<F: Fabric> Client<F> {
         let (mut locked, old) = self.find_locked(locked, &key).await?;
         let (value, block) = match new {
             NewValue::Word(value) => (value, None),
-            NewValue::Bytes(bytes) => match self.new_block(locked.found.at.server(), bytes).await {
-                Ok((name, write)) => (name, Some(write)),
+            NewValue::Bytes(bytes) => match self.block_for(locked.found.at.server(), bytes).await {
+                Ok(block) => block,
                 Err(error) => return Err(self.unlock_after(locked.held, error).await),
             },
         };
@@ -102,6 +102,23 @@ impl<F: Fabric> Client<F> {
         page.set_entry(slot, Some(&entry));
         self.write_slot(locked, slot, &entry.key, block).await?;
         Ok(old.map(|(_, value)| value))
+    }
+
+    /// Allocates a block for `value` of a locked leaf on `server`. Returns its name, and the verb that writes it if it is on this server.
+    /// A block on another server has been written.
+    async fn block_for(&self, server: u16, value: &[u8]) -> Result<(u64, Option<Verb>), TreeError> {
+        match self.new_block(server, value).await {
+            Ok((name, write)) => return Ok((name, Some(write))),
+            Err(TreeError::Full { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let servers = self.servers_from(server).await;
+        let (name, write) = self.new_block_on(&servers, value).await?;
+        if write.at().server() == server {
+            return Ok((name, Some(write)));
+        }
+        self.round_trip(write).await?;
+        Ok((name, None))
     }
 
     /// Adds `entry` to a locked leaf without a free slot for it: moves other entries of a hashed leaf (TREE-HASH-3), or splits the

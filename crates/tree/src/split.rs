@@ -13,6 +13,7 @@
 use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
+use crate::alloc::NodeOrigin;
 use crate::client::Client;
 use crate::error::TreeError;
 use crate::key::Key;
@@ -96,20 +97,13 @@ impl<F: Fabric> Client<F> {
         self.add_separator(level + 1, &lowest, new_at).await
     }
 
-    /// Allocates the right node of a split of a locked node on `server` (TREE-LIST-1).
+    /// Allocates the right node of a split of a locked node on `server`. Servers that are full or unreachable take no part.
     async fn allocate_right(&self, server: u16) -> Result<NewNode, TreeError> {
-        // A server that is full or unreachable takes no part.
-        if self.config().spread_splits
-            && let Ok(list) = self.server_list().await
-            && let Some(next) = list.after(server).next()
-            && next != server
-            && self.reachable(next).is_ok()
-            && self.admit(next).await.is_ok()
-            && let Ok(node) = self.allocate(next).await
-        {
-            return Ok(node);
+        let mut servers = self.servers_from(server).await;
+        if self.config().spread_splits {
+            servers.rotate_left(1);
         }
-        self.allocate(server).await
+        self.allocate_on(&servers, NodeOrigin::Any).await
     }
 
     /// Adds a separator on `level` for `child`, whose keys start at `key`.
@@ -195,7 +189,9 @@ impl<F: Fabric> Client<F> {
             return Ok(None);
         }
         let child = self.read_moved(held, child).await?.at;
-        let NewNode { at, version, .. } = self.allocate(0).await?;
+        let servers = self.servers_from(ROOT.server()).await;
+        let node = self.allocate_on(&servers, NodeOrigin::Any).await?;
+        let NewNode { at, version, .. } = node;
         let head = NodeHeader {
             low: old.at,
             sibling: GAddr::NULL,

@@ -1,4 +1,4 @@
-//! Values of any size, out of line: a block on the leaf's server, and a reference (its *name*) in the entry.
+//! Values of any size, out of line: a block, usually on the leaf's server, and a reference (its *name*) in the entry.
 //!
 //! ```text
 //!   leaf    … key │ name …                name   number:12 │ units:12 │ place:32 │ server:8     units of 64 bytes
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A block is written before the entry that refers to it, in the same batch where batches are ordered, so a write takes
-//! no additional round trip. A client that replaces or removes an entry, under the leaf's lock, may reuse its block
+//! no additional round trip. If the leaf's server is full, the block is on another one and written first. A client that replaces or removes an entry, under the leaf's lock, may reuse its block
 //! after the write of the entry has completed. The block keeps its size class and gets the next number.
 //!
 //! # Invariants

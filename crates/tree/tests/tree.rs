@@ -487,6 +487,45 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
 }
 
 #[test]
+fn a_server_without_memory_refuses_no_write_while_another_has_some() {
+    const HOST_BYTES: u64 = 16 << 20;
+    let value = |key: u64| vec![key as u8; 100 + key as usize % 100];
+    for spread_splits in [false, true] {
+        let config = Config {
+            values: ValueMode::Blocks { bytes_max: 200 },
+            spread_splits,
+            ..Config::sherman()
+        };
+        let rack = Rack::new(1, config, true, 5);
+        rack.sim.reserve_host_memory(0, HOST_BYTES);
+        rack.alone(|client| async move {
+            for key in 0..5_000 {
+                assert_eq!(client.insert_bytes(key, &value(key)).await, Ok(false));
+            }
+            assert!(client.take_op().splits > 100);
+        });
+        for server in 1..3 {
+            rack.sim.reserve_host_memory(server, HOST_BYTES);
+        }
+        rack.alone(|client| async move {
+            let mut key = 5_000;
+            let refused = loop {
+                match client.insert_bytes(key, &value(key)).await {
+                    Ok(_) => key += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(refused, TreeError::Full { .. }), "{refused:?}");
+            let all = client.range_bytes(0, usize::MAX >> 1).await.unwrap();
+            let expected = (0..key).map(|key| (Key::from(key), value(key)));
+            assert_eq!(all, expected.collect::<Vec<_>>());
+            assert_eq!(client.remove_bytes(17).await, Ok(true));
+            assert_eq!(client.insert_bytes(17, &value(17)).await, Ok(false));
+        });
+    }
+}
+
+#[test]
 fn a_tree_of_another_layout_is_refused() {
     let rack = Rack::new(1, Config::sherman(), true, 1);
     let other = Config {
