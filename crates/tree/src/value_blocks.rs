@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A block is written before the entry that refers to it, in the same batch where batches are ordered, so a write takes
-//! no additional round trip. If the leaf's server is full, the block is on another one and written first. A client that replaces or removes an entry, under the leaf's lock, may reuse its block
-//! after the write of the entry has completed. The block keeps its size class and gets the next number.
+//! no additional round trip. If the leaf's server is full, the block is on another one and written first. A client that
+//! replaces or removes an entry, under the leaf's lock, may reuse its block after the write of the entry has completed. The
+//! block keeps its size class and gets the next number.
 //!
 //! # Invariants
 //! TREE-VALUE-1  A name is in at most one entry. Its block is completely written before.
