@@ -119,6 +119,13 @@ fn a_unix_socket_serves_memcached_clients() {
     client.send_raw(b"stats settings\r\n");
     let setting = format!("STAT domain_socket {}", path.display());
     while client.line() != setting {}
+    while client.line() != "END" {}
+    client.send_raw(b"stats conns\r\n");
+    // The socket itself, and this connection.
+    for field in ["addr", "listen_addr"] {
+        let named = format!(":{field} unix:{}", path.display());
+        while !client.line().ends_with(&named) {}
+    }
     drop(client);
     drop(server);
     assert!(!path.exists());

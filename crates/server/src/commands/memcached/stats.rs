@@ -275,26 +275,29 @@ fn slabs(figures: &Stats, lines: &mut StatLines<'_>) {
 }
 
 fn conns(shared: &ServerShared<'_>, lines: &mut StatLines<'_>) {
-    for (at, endpoint) in shared.identity.endpoints.iter().enumerate() {
-        lines.stat(&format!("{at}:addr"), format_args!("tcp:{}", endpoint.addr));
+    let endpoints = shared.identity.endpoints.iter();
+    let endpoints = endpoints.map(|endpoint| format!("tcp:{}", endpoint.addr));
+    let sockets = shared.options.unix_sockets.iter();
+    let sockets = sockets.map(|socket| format!("unix:{}", socket.path.display()));
+    let listening: Vec<_> = endpoints.chain(sockets).collect();
+    for (at, addr) in listening.iter().enumerate() {
+        lines.stat(&format!("{at}:addr"), addr);
         lines.stat(&format!("{at}:state"), "conn_listening");
     }
     let now_ms = shared.clock_ms();
     for (at, client_info) in shared.clients.all().iter().enumerate() {
-        let at = shared.identity.endpoints.len() + at;
+        let at = listening.len() + at;
         let idle_ms = now_ms.saturating_sub(client_info.active_ms.load(Ordering::Relaxed));
         let state = match client_info.reads_value.load(Ordering::Relaxed) {
             true => "conn_nread",
             false => "conn_parse_cmd",
         };
-        lines.stat(
-            &format!("{at}:addr"),
-            format_args!("tcp:{}", client_info.addr),
-        );
-        lines.stat(
-            &format!("{at}:listen_addr"),
-            format_args!("tcp:{}", client_info.laddr),
-        );
+        let named = |addr: &str| match client_info.is_unix {
+            true => format!("unix:{}", addr.strip_suffix(":0").unwrap_or(addr)),
+            false => format!("tcp:{addr}"),
+        };
+        lines.stat(&format!("{at}:addr"), named(&client_info.addr));
+        lines.stat(&format!("{at}:listen_addr"), named(&client_info.laddr));
         lines.stat(&format!("{at}:state"), state);
         lines.stat(&format!("{at}:secs_since_last_cmd"), idle_ms / 1000);
     }
