@@ -22,6 +22,8 @@ pub struct OpStats {
     pub shared: bool,
     /// Nodes split.
     pub splits: u32,
+    /// Splits whose new leaf has the memory of a freed one.
+    pub reused_leaves: u32,
     /// Leaves merged.
     pub merges: u32,
     /// Locks taken from dead owners.

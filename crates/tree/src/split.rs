@@ -71,7 +71,10 @@ impl<F: Fabric> Client<F> {
             ..old
         });
         left.seal();
-        self.note(|op| op.splits += 1);
+        self.note(|op| {
+            op.splits += 1;
+            op.reused_leaves += u32::from(is_reused_leaf);
+        });
         let mut writes = vec![
             Verb::write(new_at, right.bytes),
             Verb::write(at, left.bytes),

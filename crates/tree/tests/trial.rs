@@ -50,6 +50,18 @@ fn a_crash_or_pause_of_a_compute_server_at_any_moment_violates_nothing() {
     }
 }
 
+/// TREE-NODE-6.
+#[test]
+fn trials_that_remove_most_keys_and_insert_them_again_use_freed_leaves_again() {
+    for system in TreeVariant::ALL {
+        let plan = SearchPlan::new(system);
+        let seeds = (2..802).step_by(10);
+        let reused = seeds.map(|seed| tried(&plan, seed..seed + 1).sum.reused_leaves);
+        let reused: u64 = reused.sum();
+        assert!(reused > 5, "{system:?}: {reused}");
+    }
+}
+
 #[test]
 fn a_server_leaves_during_the_calls_and_everything_is_reachable_without_it() {
     for system in TreeVariant::ALL {

@@ -308,6 +308,7 @@ fn object(plan: &SearchPlan, run: &SearchReport, fault: Option<&str>) -> Value {
         "fenced": sum.fenced,
         "cut_off": sum.cut_off,
         "splits": sum.splits,
+        "reused_leaves": sum.reused_leaves,
         "merges": sum.merges,
         "torn": sum.torn,
         "taken_over": sum.taken_over,

@@ -92,6 +92,7 @@ impl ClientLog {
     pub(super) fn spend(&mut self, op: &OpStats) {
         self.cost.read_retries += op.read_retries;
         self.cost.splits += op.splits;
+        self.cost.reused_leaves += op.reused_leaves;
         self.cost.merges += op.merges;
         self.cost.taken_over += op.taken_over;
         self.cost.mended += op.mended;
@@ -113,6 +114,7 @@ impl ClientLog {
             lost: self.lost,
             torn: self.cost.read_retries.into(),
             splits: self.cost.splits.into(),
+            reused_leaves: self.cost.reused_leaves.into(),
             merges: self.cost.merges.into(),
             taken_over: self.cost.taken_over.into(),
             mended: self.cost.mended.into(),

@@ -226,6 +226,7 @@ impl SearchReport {
         sum.lost += outcome.lost;
         sum.torn += outcome.torn;
         sum.splits += outcome.splits;
+        sum.reused_leaves += outcome.reused_leaves;
         sum.merges += outcome.merges;
         sum.taken_over += outcome.taken_over;
         sum.mended += outcome.mended;

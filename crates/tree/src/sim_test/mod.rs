@@ -183,6 +183,8 @@ pub struct TrialOutcome {
     pub torn: u64,
     /// Nodes that were split.
     pub splits: u64,
+    /// Splits whose new leaf had the memory of a freed one.
+    pub reused_leaves: u64,
     /// Leaves that were merged.
     pub merges: u64,
     /// Locks taken from dead owners.
