@@ -107,8 +107,8 @@ fn with_lines_read_in_any_order_the_published_layout_fails_and_the_safe_one_hold
         read_line_order: false,
         ..SearchPlan::new(system)
     };
-    // About one seed in a thousand shows the fault; at present 1199 is the first. A change of the trial moves it.
-    let run = any_order(TreeVariant::Published).run(1150..5150, &mut |_| true);
+    // About one seed in a thousand shows the fault; at present 1052 is the first. A change of the trial moves it.
+    let run = any_order(TreeVariant::Published).run(1000..5000, &mut |_| true);
     let caught = run
         .caught
         .expect("the published layout must fail with lines in any order");
