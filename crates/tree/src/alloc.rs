@@ -27,24 +27,6 @@ enum SpareFor {
     Blocks,
 }
 
-/// The error of several allocations: that of the first server that is full; if none is, that of the last one.
-#[derive(Default)]
-struct AllocationError(Option<TreeError>);
-
-impl AllocationError {
-    fn note(&mut self, error: TreeError) {
-        if !matches!(self.0, Some(TreeError::Full { .. })) {
-            self.0 = Some(error);
-        }
-    }
-
-    /// Returns the error, or that `servers`, which may be none, are full.
-    fn of(self, servers: &[u16]) -> TreeError {
-        let server = servers.first().copied().unwrap_or_default();
-        self.0.unwrap_or(TreeError::Full { server })
-    }
-}
-
 impl<F: Fabric> Client<F> {
     /// Returns `first` and then the other servers that get new nodes, while this client holds a lock (TREE-LIST-1). Without the list, only
     /// `first`.
@@ -64,19 +46,11 @@ impl<F: Fabric> Client<F> {
         servers: &[u16],
         origin: NodeOrigin,
     ) -> Result<NewNode, TreeError> {
-        let mut failed = AllocationError::default();
-        for server in servers {
-            let allocated = match (self.usable(*server).await, origin) {
-                (Err(error), _) => Err(error),
-                (Ok(()), NodeOrigin::Any) => self.allocate(*server).await,
-                (Ok(()), NodeOrigin::Unused) => self.allocate_unused(*server).await,
-            };
-            match allocated {
-                Ok(node) => return Ok(node),
-                Err(error) => failed.note(error),
-            }
-        }
-        Err(failed.of(servers))
+        let allocate = async |server| match origin {
+            NodeOrigin::Any => self.allocate(server).await,
+            NodeOrigin::Unused => self.allocate_unused(server).await,
+        };
+        self.on_first(servers, allocate).await
     }
 
     /// Allocates a block for `value` on the first of `servers` that can be used and has memory. Returns its name and the verb that writes
@@ -89,18 +63,32 @@ impl<F: Fabric> Client<F> {
         servers: &[u16],
         value: &[u8],
     ) -> Result<(u64, Verb), TreeError> {
-        let mut failed = AllocationError::default();
+        let allocate = async |server| self.new_block(server, value).await;
+        self.on_first(servers, allocate).await
+    }
+
+    /// Calls `allocate` for `servers` that can be used, until it succeeds.
+    ///
+    /// # Errors
+    /// That of the first server that is full; if none is, that of the last one. Without servers, [`TreeError::Full`].
+    async fn on_first<T>(
+        &self,
+        servers: &[u16],
+        allocate: impl AsyncFn(u16) -> Result<T, TreeError>,
+    ) -> Result<T, TreeError> {
+        let mut failed = None;
         for server in servers {
             let allocated = match self.usable(*server).await {
-                Ok(()) => self.new_block(*server, value).await,
+                Ok(()) => allocate(*server).await,
                 Err(error) => Err(error),
             };
             match allocated {
-                Ok(block) => return Ok(block),
-                Err(error) => failed.note(error),
+                Ok(allocated) => return Ok(allocated),
+                Err(_) if matches!(failed, Some(TreeError::Full { .. })) => {}
+                Err(error) => failed = Some(error),
             }
         }
-        Err(failed.of(servers))
+        Err(failed.unwrap_or(TreeError::Full { server: 0 }))
     }
 
     /// Checks that `server` has not failed and has this tree's mark.

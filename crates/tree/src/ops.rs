@@ -107,18 +107,19 @@ impl<F: Fabric> Client<F> {
     /// Allocates a block for `value` of a locked leaf on `server`. Returns its name, and the verb that writes it if it is on this server.
     /// A block on another server has been written.
     async fn block_for(&self, server: u16, value: &[u8]) -> Result<(u64, Option<Verb>), TreeError> {
-        match self.new_block(server, value).await {
+        let full = match self.new_block(server, value).await {
             Ok((name, write)) => return Ok((name, Some(write))),
-            Err(TreeError::Full { .. }) => {}
+            Err(full @ TreeError::Full { .. }) => full,
             Err(error) => return Err(error),
+        };
+        let others = self.servers_from(server).await.split_off(1);
+        match self.new_block_on(&others, value).await {
+            Ok((name, write)) => {
+                self.round_trip(write).await?;
+                Ok((name, None))
+            }
+            Err(_) => Err(full),
         }
-        let servers = self.servers_from(server).await;
-        let (name, write) = self.new_block_on(&servers, value).await?;
-        if write.at().server() == server {
-            return Ok((name, Some(write)));
-        }
-        self.round_trip(write).await?;
-        Ok((name, None))
     }
 
     /// Adds `entry` to a locked leaf without a free slot for it: moves other entries of a hashed leaf (TREE-HASH-3), or splits the
