@@ -241,14 +241,10 @@ impl<F: Fabric> Client<F> {
 
     /// Step (d), for a parent. Also removes separators of merged leaves, which a client that died in a merge has left.
     async fn replace_children(&self, visit: &mut Visit<'_>) -> Result<(), TreeError> {
-        let torn = |visit: &Visit<'_>| visit.locked.found.damaged();
-        let entries = visit
-            .locked
-            .found
-            .page
-            .each()
-            .collect::<Result<Vec<_>, _>>();
-        let entries = entries.map_err(|TornNode| torn(visit))?;
+        let level = visit.head.level - 1;
+        let node = &visit.locked.found;
+        let entries = node.page.each().collect::<Result<Vec<_>, _>>();
+        let entries = entries.map_err(|TornNode| node.damaged())?;
         let first = (None, visit.head.lowest.clone(), visit.head.low);
         let others = entries.into_iter();
         let others = others.map(|(slot, entry)| (Some(slot), entry.key, GAddr(entry.value)));
@@ -257,7 +253,6 @@ impl<F: Fabric> Client<F> {
             let addresses: Vec<GAddr> = some.iter().map(|(.., at)| *at).collect();
             let found = self.read_all(&visit.locked.held, &addresses).await?;
             for ((slot, key, at), child) in some.iter().zip(found) {
-                let level = visit.head.level - 1;
                 let new = match child.page.head().is_child(level, key) {
                     true => Some(*at),
                     false => self.child_for_key(key, level).await?,
@@ -284,21 +279,17 @@ impl<F: Fabric> Client<F> {
         for at in addresses {
             self.admit(at.server()).await?;
         }
-        let posted = self.fabric().now();
-        let read = |at: &GAddr| self.fabric().verb(Verb::read(*at, layout.node_bytes));
-        let reads: Vec<_> = addresses.iter().map(read).collect();
-        self.note(|op| op.round_trips += 1);
-        let mut found = Vec::with_capacity(reads.len());
-        for (at, read) in addresses.iter().zip(reads) {
-            let read = read.await.map_err(|error| self.noted(error))?;
+        let mut found = Vec::with_capacity(addresses.len());
+        for read in self.read_at_once(addresses).await {
+            let at = read.at;
+            let verb = read.verb.map_err(|error| self.noted(error))?;
             let node = FetchedNode {
-                at: *at,
-                page: NodePage::from_reads(layout, *at, vec![read]),
+                at,
+                page: NodePage::from_reads(layout, at, vec![verb]),
             };
-            let in_time = self.fabric().now() - posted <= self.config().read_ns_max();
             found.push(match node.page.check() {
-                Ok(()) if in_time => node,
-                _ => self.read_beside(held, *at).await?,
+                Ok(()) if read.in_time => node,
+                _ => self.read_beside(held, at).await?,
             });
         }
         Ok(found)

@@ -12,7 +12,10 @@
 //! first write of a new node there, which takes a short time. So a copy that stays torn under the lock is an error, and a reader
 //! without the lock does not repeat its read for ever.
 
-use farbank_fabric::{Fabric, GAddr, Nanos};
+use std::future::Future;
+use std::task::Poll;
+
+use farbank_fabric::{Fabric, FabricError, GAddr, Nanos, Verb};
 use farbank_pm::fault;
 use farbank_pm::rng::Rng;
 
@@ -27,6 +30,14 @@ use crate::page::NodePage;
 /// The time since which every copy of a node was torn.
 #[derive(Default)]
 pub(crate) struct TornTime(Option<Nanos>);
+
+/// A read of a node that was issued together with others.
+pub(crate) struct TimedRead {
+    pub(crate) at: GAddr,
+    pub(crate) verb: Result<Verb, FabricError>,
+    /// Whether the answer came within the version window.
+    pub(crate) in_time: bool,
+}
 
 impl<F: Fabric> Client<F> {
     /// Reads the node at `at`, and retries until the copy is whole.
@@ -116,6 +127,52 @@ impl<F: Fabric> Client<F> {
             late = (late + 1).min(DOUBLINGS);
             self.fabric().sleep(random.below(most)).await;
         }
+    }
+
+    /// Reads the nodes at `addresses`, all at once. Returns the results in their order. Each is timed by itself.
+    pub(crate) async fn read_at_once(&self, addresses: &[GAddr]) -> Vec<TimedRead> {
+        let (bytes, ns_max) = (self.config().layout.node_bytes, self.config().read_ns_max());
+        let posted = self.fabric().now();
+        let reads = addresses.iter().map(|at| {
+            let read = self.fabric().verb(Verb::read(*at, bytes));
+            (*at, read)
+        });
+        let reads = reads.collect();
+        self.note(|op| op.round_trips += 1);
+        let answers = self.each_in_its_time(reads).await.into_iter();
+        let timed = answers.map(|(at, verb, answered)| TimedRead {
+            at,
+            verb,
+            in_time: answered - posted <= ns_max,
+        });
+        timed.collect()
+    }
+
+    /// Returns the results of `reads` in their order, each with its time of arrival.
+    async fn each_in_its_time<T, R: Future<Output = T>>(
+        &self,
+        reads: Vec<(GAddr, R)>,
+    ) -> Vec<(GAddr, T, Nanos)> {
+        let mut reads: Vec<_> = reads
+            .into_iter()
+            .map(|(at, read)| (at, Box::pin(read), None))
+            .collect();
+        std::future::poll_fn(|context| {
+            let mut all = Poll::Ready(());
+            for (_, read, answer) in reads.iter_mut().filter(|(.., answer)| answer.is_none()) {
+                match read.as_mut().poll(context) {
+                    Poll::Ready(done) => *answer = Some((done, self.fabric().now())),
+                    Poll::Pending => all = Poll::Pending,
+                }
+            }
+            all
+        })
+        .await;
+        let answered = |(at, _, answer): (GAddr, _, Option<(T, Nanos)>)| {
+            let (answer, when) = answer?;
+            Some((at, answer, when))
+        };
+        reads.into_iter().filter_map(answered).collect()
     }
 
     /// Counts a torn copy of the node at `at`. After [`crate::Config::doubt_ns`] of torn copies, checks the node under its lock.

@@ -10,10 +10,7 @@
 //! those in time are used. After late reads, a client reduces the number of simultaneous reads to the number that were
 //! in time. It increases the number slowly while all reads are in time.
 
-use std::future::Future;
-use std::task::Poll;
-
-use farbank_fabric::{Fabric, GAddr, Nanos, Verb};
+use farbank_fabric::{Fabric, GAddr};
 use farbank_pm::fault;
 
 use crate::client::{Client, FetchedNode};
@@ -167,24 +164,21 @@ impl<F: Fabric> Client<F> {
                 leaves.reverse();
             }
         }
-        let reads: Vec<_> = leaves
-            .into_iter()
-            .take(wanted)
-            .map(|at| (at, self.fabric().verb(Verb::read(at, layout.node_bytes))))
-            .collect();
-        let (asked, posted) = (reads.len(), self.fabric().now());
-        self.note(|op| op.round_trips += 1);
+        leaves.truncate(wanted);
+        let asked = leaves.len();
         let mut found = Vec::new();
         let mut in_time = 0;
-        for (at, read, answered) in self.each_in_its_time(reads).await {
-            let bytes = read?.into_bytes();
-            let page = NodePage { layout, bytes };
-            if answered - posted > self.config().read_ns_max() {
+        for read in self.read_at_once(&leaves).await {
+            let node = FetchedNode {
+                at: read.at,
+                page: NodePage::from_reads(layout, read.at, vec![read.verb?]),
+            };
+            if !read.in_time {
                 continue;
             }
             in_time += 1;
-            if page.check().is_ok() {
-                found.push(FetchedNode { at, page });
+            if node.page.check().is_ok() {
+                found.push(node);
             }
         }
         if in_time < asked {
@@ -195,33 +189,6 @@ impl<F: Fabric> Client<F> {
         self.note(|op| op.read_retries += (asked - found.len()) as u32);
         found.reverse();
         Ok(found)
-    }
-
-    /// Returns the results of `reads` in their order, each with its time of arrival.
-    async fn each_in_its_time<T, R: Future<Output = T>>(
-        &self,
-        reads: Vec<(GAddr, R)>,
-    ) -> Vec<(GAddr, T, Nanos)> {
-        let mut reads: Vec<_> = reads
-            .into_iter()
-            .map(|(at, read)| (at, Box::pin(read), None))
-            .collect();
-        std::future::poll_fn(|context| {
-            let mut all = Poll::Ready(());
-            for (_, read, answer) in reads.iter_mut().filter(|(.., answer)| answer.is_none()) {
-                match read.as_mut().poll(context) {
-                    Poll::Ready(done) => *answer = Some((done, self.fabric().now())),
-                    Poll::Pending => all = Poll::Pending,
-                }
-            }
-            all
-        })
-        .await;
-        let answered = |(at, _, answer): (GAddr, _, Option<(T, Nanos)>)| {
-            let (answer, when) = answer?;
-            Some((at, answer, when))
-        };
-        reads.into_iter().filter_map(answered).collect()
     }
 
     /// Returns the header and the entries of the leaf for `key`, after a first read at `at` found an entry torn. The leaf
