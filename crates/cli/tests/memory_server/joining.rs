@@ -1,20 +1,19 @@
 //! `farbank tree add-server`: a memory server joins a tree that clients use.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use farbank_fabric::tcp::{Reactor, WaitMode};
 use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse};
-use farbank_tree::{Cluster, TreeSettings};
+use farbank_tree::TreeSettings;
 use rustix::process::Signal;
 
 use super::tree::{TwoServers, WAYS, Way, start};
+use super::writers::{assert_written, keys_of, write_during};
 use super::{MemoryServer, connect};
 
-/// Keys that each writer puts before and after the server joins.
+/// Keys that the writers put before the server joins.
 const BEFORE: usize = 100;
-const AFTER: usize = 1_500;
 
 impl TwoServers {
     /// Starts memory server `number` on a pool of its own.
@@ -31,36 +30,6 @@ impl TwoServers {
     pub(super) fn add(&self, server: &MemoryServer) -> String {
         self.print("add-server", &[&server.address.to_string()])
     }
-}
-
-pub(super) fn key(writer: usize, number: usize) -> Vec<u8> {
-    format!("{number:05} of writer {writer}").into_bytes()
-}
-
-/// Puts keys until `is_over`, then [`AFTER`] more. Writer 0 puts them one by one, others many in one operation. Returns the
-/// number of keys.
-pub(super) fn write(
-    cluster: &Cluster,
-    writer: usize,
-    written: &AtomicUsize,
-    is_over: &AtomicBool,
-) -> usize {
-    let at_once = 1 + 250 * writer;
-    let (mut number, mut last) = (0, usize::MAX);
-    while number < last {
-        if last == usize::MAX && is_over.load(Ordering::SeqCst) {
-            last = number + AFTER;
-        }
-        if last == usize::MAX {
-            thread::sleep(Duration::from_millis(2)); // The pools have room for a few seconds of these.
-        }
-        let keys = (number..number + at_once).map(|number| key(writer, number));
-        let entries = keys.map(|key| (key, b"value".to_vec())).collect();
-        cluster.put_all(entries).unwrap();
-        number += at_once;
-        written.fetch_add(at_once, Ordering::SeqCst);
-    }
-    number
 }
 
 /// Returns the next chunk of memory server 2 as a number.
@@ -84,38 +53,19 @@ fn join_and_kill(way: Way) {
     cluster.create(&TreeSettings::default()).unwrap();
     let (idle, other) = (two.cluster(), two.cluster());
     assert_eq!(idle.get(b"absent").unwrap(), None);
-    let (written, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let (third, counts) = thread::scope(|scope| {
-        let clusters = [&cluster, &cluster, &other];
-        let writers: Vec<_> = clusters
-            .into_iter()
-            .enumerate()
-            .map(|(writer, cluster)| {
-                let (written, is_over) = (&written, &is_over);
-                scope.spawn(move || write(cluster, writer, written, is_over))
-            })
-            .collect();
-        while written.load(Ordering::SeqCst) < BEFORE {
-            thread::sleep(Duration::from_millis(1));
-        }
+    let clusters = [&cluster, &cluster, &other];
+    let (third, counts) = write_during(clusters, BEFORE, || {
         let third = two.start_next(2);
         let printed = two.add(&third);
         let expected = format!("memory server 2 at {} is in use\n", third.address);
         assert_eq!(printed, expected);
         // By then every session knows that the server is in use.
         thread::sleep(Duration::from_millis(500));
-        is_over.store(true, Ordering::SeqCst);
-        let counts: Vec<usize> = writers.into_iter().map(|w| w.join().unwrap()).collect();
-        (third, counts)
+        third
     });
     let all: usize = counts.iter().sum();
     for client in [&idle, &cluster, &other, &two.cluster()] {
-        let keys = client.scan(
-            std::ops::Bound::Unbounded,
-            std::ops::Bound::Unbounded,
-            usize::MAX,
-        );
-        assert_eq!(keys.unwrap().len(), all);
+        assert_eq!(keys_of(client), all);
         assert_eq!(client.info().unwrap().servers.len(), 3);
     }
     let stat = two.print("stat", &["--keys"]);
@@ -132,16 +82,7 @@ fn join_and_kill(way: Way) {
     let lease_server = Some(two.servers[0].address);
     let _again = start(two.folder.path(), 2, &address, lease_server);
     let after = two.cluster();
-    for (writer, count) in counts.into_iter().enumerate() {
-        for number in (0..count).step_by(7) {
-            let found = after.get(&key(writer, number)).unwrap();
-            assert_eq!(
-                found.as_deref(),
-                Some(&b"value"[..]),
-                "{number} of {writer}"
-            );
-        }
-    }
+    assert_written(&after, &counts);
 }
 
 #[test]

@@ -1,28 +1,19 @@
 //! `farbank tree remove-server`: a memory server leaves a tree that clients use.
 
-use std::ops::Bound;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
 use farbank_fabric::shm::ServerAddress;
 use farbank_fabric::tcp::SharedKey;
 use farbank_tree::{Cluster, ClusterSettings, TreeSettings};
 
 use super::KEY;
-use super::joining::{key, write};
 use super::tree::{TwoServers, WAYS, Way};
+use super::writers::{assert_written, keys_of, write_during};
 
 /// Keys that all writers put before the server leaves.
 const BEFORE: usize = 1_000;
 /// Bytes of a value that moves in a visit of its own.
 const LARGE: usize = 100_000;
-
-fn keys_of(cluster: &Cluster) -> usize {
-    let all = cluster.scan(Bound::Unbounded, Bound::Unbounded, usize::MAX);
-    all.unwrap().len()
-}
 
 /// Returns the number that stands before ` {what}` in `printed`.
 fn counted(printed: &str, what: &str) -> u64 {
@@ -47,30 +38,11 @@ fn leave_and_kill(way: Way) {
         idle.put(format!("large {number}").as_bytes(), &large)
             .unwrap();
     }
-    let (written, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let counts = thread::scope(|scope| {
-        let clusters = [&cluster, &cluster, &other];
-        let writers: Vec<_> = clusters
-            .into_iter()
-            .enumerate()
-            .map(|(writer, cluster)| {
-                let (written, is_over) = (&written, &is_over);
-                scope.spawn(move || write(cluster, writer, written, is_over))
-            })
-            .collect();
-        while written.load(Ordering::SeqCst) < BEFORE {
-            thread::sleep(Duration::from_millis(1));
-        }
-        let printed = two.print("remove-server", &["1"]);
-        assert!(printed.starts_with("memory server 1 has left the tree and can be ended: "));
-        assert!(counted(&printed, "nodes") > 5, "{printed}");
-        assert!(counted(&printed, "values") > 100, "{printed}");
-        is_over.store(true, Ordering::SeqCst);
-        writers
-            .into_iter()
-            .map(|w| w.join().unwrap())
-            .collect::<Vec<usize>>()
-    });
+    let clusters = [&cluster, &cluster, &other];
+    let (printed, counts) = write_during(clusters, BEFORE, || two.print("remove-server", &["1"]));
+    assert!(printed.starts_with("memory server 1 has left the tree and can be ended: "));
+    assert!(counted(&printed, "nodes") > 5, "{printed}");
+    assert!(counted(&printed, "values") > 100, "{printed}");
     two.kill(1);
     let all: usize = counts.iter().sum::<usize>() + 20;
     // A client that was idle, clients with a list that has the server, and one with "-".
@@ -81,16 +53,7 @@ fn leave_and_kill(way: Way) {
         assert_eq!(keys_of(client), all);
         assert_eq!(client.info().unwrap().addresses[1], ServerAddress::Left);
     }
-    for (writer, count) in counts.into_iter().enumerate() {
-        for number in (0..count).step_by(7) {
-            let found = without.get(&key(writer, number)).unwrap();
-            assert_eq!(
-                found.as_deref(),
-                Some(&b"value"[..]),
-                "{number} of {writer}"
-            );
-        }
-    }
+    assert_written(&without, &counts);
     for number in 0..20 {
         let found = without.get(format!("large {number}").as_bytes()).unwrap();
         assert!(found.as_deref() == Some(&large[..]), "large {number}");

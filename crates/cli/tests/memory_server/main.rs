@@ -3,6 +3,7 @@
 mod joining;
 mod leaving;
 mod tree;
+mod writers;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
