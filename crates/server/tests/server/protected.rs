@@ -1,6 +1,7 @@
 //! Protected actions (changing limits, SHUTDOWN), and the Unix socket.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use farbank_server::{ProtectedActions, ServerOptions, UnixSocket, WireProtocol};
 
@@ -70,19 +71,24 @@ fn protected_actions_can_be_forbidden_or_allowed_for_all_clients() {
     server.join();
 }
 
+/// Starts a server that also listens on a Unix socket.
+fn with_socket(path: &Path, mode: u32, protocol: WireProtocol) -> Running {
+    Running::with(ServerOptions {
+        workers: 1,
+        unix_sockets: vec![UnixSocket {
+            path: path.into(),
+            mode,
+            protocol,
+        }],
+        ..ServerOptions::default()
+    })
+}
+
 #[test]
 fn a_unix_socket_serves_redis_clients_with_its_mode_and_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let server = Running::with(ServerOptions {
-        workers: 1,
-        unix_sockets: vec![UnixSocket {
-            path: path.clone(),
-            mode: 0o770,
-            protocol: WireProtocol::Resp,
-        }],
-        ..ServerOptions::default()
-    });
+    let server = with_socket(&path, 0o770, WireProtocol::Resp);
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o770);
     let mut client = Running::connect_unix(&path);
@@ -104,15 +110,7 @@ fn a_unix_socket_serves_redis_clients_with_its_mode_and_is_removed() {
 fn a_unix_socket_serves_memcached_clients() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let server = Running::with(ServerOptions {
-        workers: 1,
-        unix_sockets: vec![UnixSocket {
-            path: path.clone(),
-            mode: 0o700,
-            protocol: WireProtocol::Memcached,
-        }],
-        ..ServerOptions::default()
-    });
+    let server = with_socket(&path, 0o700, WireProtocol::Memcached);
     let mut client = Running::connect_unix(&path);
     client.send_raw(b"set greeting 5 0 5\r\nhello\r\nget greeting\r\n");
     client.expect("STORED\r\nVALUE greeting 5 5\r\nhello\r\nEND\r\n");
