@@ -25,35 +25,38 @@ impl CommandProgress {
     }
 
     pub(crate) fn show(&mut self, done: u64, all: u64) {
-        if self.bar.is_none() {
-            if self.since.elapsed() < PATIENCE || !std::io::stderr().is_terminal() {
-                return;
-            }
-            let bar = ProgressBar::new(all).with_message(self.what);
+        let what = self.what;
+        let begun = self.begun(|| {
+            let bar = ProgressBar::new(all).with_message(what);
             let template = "{msg} {wide_bar} {bytes}/{total_bytes}, {eta} left";
-            self.bar = Some(match ProgressStyle::with_template(template) {
+            match ProgressStyle::with_template(template) {
                 Ok(style) => bar.with_style(style),
                 Err(_) => bar,
-            });
-        }
-        if let Some(bar) = &self.bar {
+            }
+        });
+        if let Some(bar) = begun {
             bar.set_length(all);
             bar.set_position(done);
         }
     }
 
     /// Shows a text instead of a bar, for an operation whose end is not known.
-    pub(crate) fn tell(&mut self, text: String) {
-        if self.bar.is_none() {
-            if self.since.elapsed() < PATIENCE || !std::io::stderr().is_terminal() {
-                return;
-            }
-            self.bar = Some(ProgressBar::new_spinner());
-        }
-        if let Some(bar) = &self.bar {
-            bar.set_message(text);
+    pub(crate) fn tell(&mut self, text: impl FnOnce() -> String) {
+        if let Some(bar) = self.begun(ProgressBar::new_spinner) {
+            bar.set_message(text());
             bar.tick();
         }
+    }
+
+    /// Returns the bar, which `begin` creates when it is time. `None`: it is not, or there is no terminal.
+    fn begun(&mut self, begin: impl FnOnce() -> ProgressBar) -> Option<&ProgressBar> {
+        if self.bar.is_none() {
+            if self.since.elapsed() < PATIENCE || !std::io::stderr().is_terminal() {
+                return None;
+            }
+            self.bar = Some(begin());
+        }
+        self.bar.as_ref()
     }
 
     pub(crate) fn clear(&mut self) {

@@ -76,7 +76,7 @@ impl RemoveServerArgs {
             return Ok(());
         }
         let mut progress = CommandProgress::new("removing the server");
-        let show = move |counts: &DrainCounts| progress.tell(described(counts));
+        let show = move |counts: &DrainCounts| progress.tell(|| described(counts));
         let counts = cluster.remove_server(number, show).map_err(failed)?;
         match self.cluster.json {
             true => print_json(&serde_json::json!({
