@@ -18,7 +18,7 @@ pub(super) struct ServerChanges {
     begun: u64,
     /// The change that is under way, and its process.
     running: Option<(ServerChange, ChangeProcess)>,
-    left: BTreeSet<u16>,
+    left: BTreeSet<usize>,
     pub(super) joined: u64,
     pub(super) repeated: u64,
 }
@@ -39,7 +39,7 @@ impl ServerChanges {
 
     /// Returns whether server `number` has left.
     pub(super) fn has_left(&self, number: usize) -> bool {
-        self.left.iter().any(|left| usize::from(*left) == number)
+        self.left.contains(&number)
     }
 
     /// Returns the number of servers that have left.
@@ -47,9 +47,9 @@ impl ServerChanges {
         self.left.len() as u64
     }
 
-    /// Returns the change that is under way.
-    pub(super) fn running(&self) -> Option<ServerChange> {
-        self.running.as_ref().map(|(change, _)| *change)
+    /// Returns whether a change is under way.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
     }
 
     /// Takes the next change if none is under way, and it is time or `is_over`: the cycles have ended.
@@ -88,7 +88,7 @@ impl ServerChanges {
         self.running = None;
         match change {
             ServerChange::Join(_) => self.joined += 1,
-            ServerChange::Leave(server) => drop(self.left.insert(server)),
+            ServerChange::Leave(server) => drop(self.left.insert(server.into())),
         }
         Ok((ChangeState::Done, Some(change)))
     }

@@ -460,7 +460,7 @@ impl Cluster<'_> {
     /// Starts the next change of the memory servers if it is time, or continues.
     fn change_servers(&mut self, cycle: u64, rng: &mut Rng) -> Result<(), ChildError> {
         // Now and then the process of a change is killed.
-        if self.changes.running().is_some() && rng.below(8) == 0 {
+        if self.changes.is_running() && rng.below(8) == 0 {
             self.repeat_change()?;
         }
         self.continue_change(cycle, false).map(drop)
