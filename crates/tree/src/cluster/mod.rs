@@ -261,7 +261,7 @@ impl Cluster {
             let fabric = ShmFabric::connect(&state.reactor, settings)?;
             let number = fabric.servers() - 1;
             let add = add_server(&fabric, &tree, &address);
-            leaving_after(&state, &fabric, add).await.map(|()| number)
+            in_own_epoch(&state, &fabric, add).await.map(|()| number)
         })
     }
 
@@ -283,7 +283,7 @@ impl Cluster {
             let (tree, _) = state.opened().await?.tree();
             let fabric = another_fabric(&state)?;
             let remove = remove_server(&fabric, &tree, server, &mut progress);
-            leaving_after(&state, &fabric, remove).await
+            in_own_epoch(&state, &fabric, remove).await
         })
     }
 
@@ -295,7 +295,7 @@ impl Cluster {
         self.driver.run(move |state| async move {
             let (tree, _) = state.opened().await?.tree();
             let fabric = another_fabric(&state)?;
-            leaving_after(&state, &fabric, keep_server(&fabric, &tree, server)).await
+            in_own_epoch(&state, &fabric, keep_server(&fabric, &tree, server)).await
         })
     }
 
@@ -552,7 +552,7 @@ fn another_fabric(state: &DriverState) -> Result<ShmFabric, ClusterError> {
 }
 
 /// Runs `work`, which uses `fabric` alone, and leaves the epoch if nothing of it can be under way (TREE-CLUSTER-2).
-async fn leaving_after<T>(
+async fn in_own_epoch<T>(
     state: &DriverState,
     fabric: &ShmFabric,
     work: impl Future<Output = Result<T, ClusterError>>,
