@@ -400,6 +400,9 @@ impl FabricShared {
 
     /// Closes a connection and starts a thread that makes another (TCP-2, TCP-3).
     fn reconnect(&self, state: &mut FabricState, number: usize) {
+        let Some(address) = self.membership.0.settings.servers[number] else {
+            return; // A server that is not used has no connection.
+        };
         let link = &mut state.links[number];
         let server = link.server;
         // The thread numbers its attempts from here. A server may have admitted an attempt that seems to have failed.
@@ -414,9 +417,6 @@ impl FabricShared {
         let ended = link.close(LinkState::Connecting);
         state.end_all(ended, FabricError::Timeout { server });
         let settings = self.membership.0.settings.clone();
-        let Some(address) = settings.servers[usize::from(server)] else {
-            return;
-        };
         let (role, first) = (self.membership.0.role, self.caller);
         let connector = Arc::clone(&self.connector);
         let run = move || {
