@@ -106,6 +106,9 @@ const HISTORIES: [&[&str]; 5] = [
     &["--size", "32mb", "--full"],
 ];
 
+/// What the power cuts of a server on a simulated medium can lose.
+const CUT_HISTORIES: [&str; 3] = ["page", "adr", "word"];
+
 /// Returns the command `farbank check <what>`. Returns an error if the binary does not have it.
 fn check(what: &str) -> Result<Command, String> {
     let mut command = farbank();
@@ -118,13 +121,27 @@ fn check(what: &str) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Records the histories of clients that share keys, on servers that are killed, and searches an order of the calls
-/// that explains all replies.
+/// Records the histories of clients that share keys, on servers that are killed or whose power is cut, and searches an
+/// order of the calls that explains all replies.
 pub(crate) fn histories(size: RunSize) -> Result<(), String> {
     let cycles = if size == RunSize::Gate { "200" } else { "20" };
     for server in HISTORIES {
         let mut command = check("histories")?;
         output(command.args(["--cycles", cycles]).args(server))?;
+    }
+    let cycles = if size == RunSize::Gate { "2000" } else { "60" };
+    for mode in CUT_HISTORIES {
+        let mut command = check("histories")?;
+        command.args(["--persistency", mode, "--cycles", cycles, "--json"]);
+        let figures = output(&mut command)?;
+        let figures: Value = serde_json::from_str(figures.trim()).map_err(|e| e.to_string())?;
+        for count in ["power_cuts", "ends_in_recovery", "media_failures"] {
+            if figures[count] == 0 {
+                return Err(format!(
+                    "{mode}: {count} is 0, so one kind of end was not tried"
+                ));
+            }
+        }
     }
     Ok(())
 }

@@ -110,7 +110,7 @@ const SUITES: &[Suite] = &[
     ),
     Suite(
         "histories",
-        "all replies of servers that are killed are explained by one order of the requests",
+        "all replies of servers that are killed, or whose power is cut, are explained by one order of the requests",
         check::histories,
     ),
     Suite(

@@ -115,14 +115,14 @@ fn a_server_that_loses_acknowledged_writes_is_detected() {
         eviction: None,
     };
     let histories = histories::HistoryOptions {
-        launch: launch("histories", true),
         cycles,
         connections: 2,
         full: false,
         seed,
     };
     let killed = kill::run(&kill, &mut |_| ()).map(drop);
-    let searched = histories::run(&histories, &mut |_| ()).map(drop);
+    let mut server = histories::ServerProcess::new(launch("histories", true));
+    let searched = histories::run(&mut server, &histories, &mut |_| ()).map(drop);
     for found in [killed, searched] {
         match found {
             Err(RunFailure::Violation(violation)) => {
@@ -154,6 +154,28 @@ fn histories_of_a_killed_server_are_linearizable() {
         let figures = last_line(&out);
         assert_eq!(figures["histories"], 12, "{figures}");
         assert_eq!(figures["given_up"], 0, "{figures}");
+    }
+}
+
+#[test]
+fn histories_of_a_server_whose_power_is_cut_are_linearizable() {
+    for (mode, more) in [("page", "--full"), ("adr", "--max-size=64mb")] {
+        let (code, out, error) = check(&[
+            "histories",
+            "--persistency",
+            mode,
+            "--cycles",
+            "8",
+            "--size",
+            "32mb",
+            "--json",
+            more,
+        ]);
+        assert_eq!(code, Some(0), "{error}");
+        let figures = last_line(&out);
+        assert_eq!(figures["histories"], 48, "{figures}");
+        assert_eq!(figures["given_up"], 0, "{figures}");
+        assert_ne!(figures["power_cuts"], 0, "{figures}");
     }
 }
 

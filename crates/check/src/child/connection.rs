@@ -20,6 +20,12 @@ pub(super) fn protocol_violation(what: impl ToString) -> ConnectionStop {
     ConnectionStop::wrong("protocol", what)
 }
 
+/// Returns whether a reply line of either protocol is the error of a failed medium.
+fn tells_of_a_failed_medium(line: &str) -> bool {
+    line.starts_with("SERVER_ERROR the pool cannot be written")
+        || line.starts_with('-') && line.contains("MISCONF Errors writing to the pool")
+}
+
 impl ChildConnection {
     pub(super) fn open(addr: &str) -> Result<ChildConnection, ConnectionStop> {
         let stream = TcpStream::connect(addr).map_err(ConnectionStop::Gone)?;
@@ -36,7 +42,7 @@ impl ChildConnection {
         self.stream.write_all(bytes).map_err(ConnectionStop::Gone)
     }
 
-    /// Reads one line and removes its `\r\n`.
+    /// Reads one line and removes its `\r\n`. A line which says that the server's medium has failed is an error.
     pub(super) fn line(&mut self) -> Result<String, ConnectionStop> {
         let mut line = Vec::new();
         self.input
@@ -52,8 +58,12 @@ impl ChildConnection {
             )));
         }
         line.truncate(line.len() - 2);
-        String::from_utf8(line)
-            .map_err(|e| protocol_violation(format!("a reply line is not UTF-8: {e}")))
+        let line = String::from_utf8(line)
+            .map_err(|e| protocol_violation(format!("a reply line is not UTF-8: {e}")))?;
+        match tells_of_a_failed_medium(&line) {
+            true => Err(ConnectionStop::MediumFailed(line)),
+            false => Ok(line),
+        }
     }
 
     /// Reads `len` bytes and the `\r\n` that follows them. Returns the `len` bytes.

@@ -40,6 +40,10 @@ pub enum ChildError {
     },
     /// A connection was lost before the server was killed.
     Disconnected(io::Error),
+    /// The server reported that its medium has failed. Holds the reply.
+    MediumFailed(String),
+    /// A server in this process failed.
+    InProcess(Box<dyn std::error::Error + Send + Sync>),
     /// A process that executes rounds of calls did not end one.
     Round(String),
     /// The hosts of the processes could not be created or changed.
@@ -75,6 +79,10 @@ impl fmt::Display for ChildError {
                 f,
                 "the server ended or closed the connection before it was killed: {source}"
             ),
+            ChildError::InProcess(source) => source.fmt(f),
+            ChildError::MediumFailed(reply) => {
+                write!(f, "the server's medium has failed: {reply}")
+            }
             ChildError::Round(what) => f.write_str(what),
             ChildError::Network(source) => source.fmt(f),
         }
@@ -89,9 +97,11 @@ impl std::error::Error for ChildError {
             | ChildError::Process(source)
             | ChildError::Disconnected(source) => Some(source),
             ChildError::Network(source) => Some(source),
+            ChildError::InProcess(source) => Some(&**source),
             ChildError::NotReady { .. }
             | ChildError::EndedEarly(_)
             | ChildError::BadExit { .. }
+            | ChildError::MediumFailed(_)
             | ChildError::Round(_) => None,
         }
     }
@@ -153,6 +163,7 @@ impl From<ConnectionStop> for RunFailure {
     fn from(stop: ConnectionStop) -> RunFailure {
         match stop {
             ConnectionStop::Gone(source) => ChildError::Disconnected(source).into(),
+            ConnectionStop::MediumFailed(reply) => ChildError::MediumFailed(reply).into(),
             ConnectionStop::Wrong(violation) => RunFailure::Violation(*violation),
         }
     }
@@ -163,6 +174,8 @@ impl From<ConnectionStop> for RunFailure {
 pub(crate) enum ConnectionStop {
     /// The server process ended or closed the connection, as it does after every kill.
     Gone(io::Error),
+    /// The server reported that its medium has failed. Holds the reply.
+    MediumFailed(String),
     /// The server sent a reply that breaks a guarantee.
     Wrong(Box<ServerViolation>),
 }

@@ -27,20 +27,24 @@ pub(super) struct HistoryShared {
     pub(super) began: Instant,
     /// Whether the pool is kept full. DEL of several keys is not atomic then.
     is_full: bool,
+    /// Whether a reply may say that the medium has failed.
+    medium_may_fail: bool,
     /// Newest value id.
     ids: AtomicU32,
 }
 
 impl HistoryShared {
-    pub(super) fn new(is_full: bool) -> HistoryShared {
+    pub(super) fn new(is_full: bool, medium_may_fail: bool) -> HistoryShared {
         HistoryShared {
             began: Instant::now(),
             is_full,
+            medium_may_fail,
             ids: AtomicU32::new(0),
         }
     }
 
-    fn now(&self) -> u64 {
+    /// Returns the time since the run began, in nanoseconds.
+    pub(super) fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -122,8 +126,9 @@ impl<'a> HistoryClient<'a> {
 
     fn end(self, ended: Result<(), ConnectionStop>) -> Result<ClientCalls, ConnectionStop> {
         match ended {
-            Err(ConnectionStop::Wrong(violation)) => Err(ConnectionStop::Wrong(violation)),
             Ok(()) | Err(ConnectionStop::Gone(_)) => Ok(self.seen),
+            Err(ConnectionStop::MediumFailed(_)) if self.shared.medium_may_fail => Ok(self.seen),
+            Err(stop) => Err(stop),
         }
     }
 

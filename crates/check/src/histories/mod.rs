@@ -1,8 +1,9 @@
-//! Linearizability test of a real server that is killed: is there an order of all calls that explains every answer?
+//! Linearizability test of a server that ends under load: is there an order of all calls that explains every answer?
 //!
 //! ```text
-//!   clients  ──▶ calls on few families of keys, several clients on each key ──▶ SIGKILL, or SIGTERM and SIGKILL,
-//!                                                                               or SHUTDOWN; kills during recovery
+//!   clients  ──▶ calls on few families of keys, several clients on each key ──▶ a process: SIGKILL, or SIGTERM and
+//!                                                                               SIGKILL, or SHUTDOWN
+//!                                                                               a simulated medium: a power cut
 //!   reader   ──▶ every key of every family, after the server restarted
 //!   search   ──▶ per family: an order of all calls, starting from the state that the previous reader found
 //! ```
@@ -12,8 +13,9 @@
 //! against the specification in `family.rs`.
 //!
 //! # What is checked
-//! HISTORIES-1  An answered call takes effect between its sending and its answer, and its effect survives a kill. A
-//!              call without an answer takes effect once, at any time after its sending, or never.
+//! HISTORIES-1  An answered call takes effect between its sending and its answer, and its effect survives the end of the
+//!              server. A call without an answer takes effect once, at any time after its sending, or never. An answer
+//!              that arrives after a power cut began counts as none.
 //! HISTORIES-2  A call on several keys takes effect at one moment: MSET, MSETNX, DEL, EXISTS, MULTI, MGET, and a script,
 //!              whose keys are known only when it runs.
 //! HISTORIES-3  WATCH and `cas` write only if the keys still hold the values that were read.
@@ -32,20 +34,21 @@
 mod actor;
 mod family;
 mod search;
+mod server;
 mod values;
 
+use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
 use farbank_pm::rng::Rng;
 
-use crate::child::{
-    ChildError, ChildServer, ConnectionStop, RespClient, RespReply, RunFailure, ServerLaunch,
-    ServerViolation,
-};
+use crate::child::{ConnectionStop, RespClient, RespReply, RunFailure, ServerViolation};
 use actor::{ClientCalls, HistoryClient, HistoryShared};
 use family::{CallAnswer, FAMILIES, FamilyState};
 use search::{SearchVerdict, SeenCall, search};
+
+pub use server::{EndKind, HistoryServer, ServerAddresses, ServerEnd, ServerProcess};
 
 /// Size in bytes of the values that fill the pool.
 const FILLER_BYTES: usize = 50_000;
@@ -55,8 +58,6 @@ const SHOWN_NS: u64 = 4_000_000;
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub struct HistoryOptions {
-    /// Server under test. Its pool must not exist yet.
-    pub launch: ServerLaunch,
     /// How many times the server is ended and restarted.
     pub cycles: u64,
     /// Number of RESP connections. One memcached connection is added.
@@ -76,8 +77,12 @@ pub struct HistoryFigures {
     pub shutdowns: u64,
     /// Cycles that ended with SIGTERM, followed by SIGKILL if the server still ran.
     pub terminated: u64,
-    /// Kills while the server was opening its pool.
-    pub kills_in_recovery: u64,
+    /// Cycles that ended with a power cut.
+    pub power_cuts: u64,
+    /// Cycles in which the medium failed before the end.
+    pub media_failures: u64,
+    /// Kills or power cuts while the server was opening its pool.
+    pub ends_in_recovery: u64,
     /// Calls that were answered.
     pub answered: u64,
     /// Calls that had no answer when the server ended.
@@ -92,70 +97,55 @@ pub struct HistoryFigures {
     pub elapsed: Duration,
 }
 
-/// How the server is ended at the end of a cycle.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ServerEnd {
-    Kill,
-    Terminate,
-    Shutdown,
-}
-
-impl ServerEnd {
-    fn draw(rng: &mut Rng) -> ServerEnd {
-        match rng.below(8) {
-            0 => ServerEnd::Shutdown,
-            1 | 2 => ServerEnd::Terminate,
-            _ => ServerEnd::Kill,
-        }
-    }
-
-    fn end(self, server: &mut ChildServer, rng: &mut Rng) -> Result<(), ChildError> {
-        match self {
-            ServerEnd::Kill => server.kill(),
-            ServerEnd::Terminate => server.terminate(Duration::from_micros(rng.below(20_000))),
-            ServerEnd::Shutdown => server.shutdown(),
+impl HistoryFigures {
+    fn count_end(&mut self, end: &ServerEnd) {
+        self.media_failures += u64::from(end.medium_failed);
+        match end.kind {
+            EndKind::Killed => {}
+            EndKind::Terminated => self.terminated += 1,
+            EndKind::Shutdown => self.shutdowns += 1,
+            EndKind::PowerCut => self.power_cuts += 1,
         }
     }
 }
 
-/// Runs all cycles, and calls `progress` with the counters after each.
+/// Runs all cycles on `server`, and calls `progress` with the counters after each.
 ///
 /// # Errors
-/// No order explains a history, or the server ended before it was killed, or it does not start.
+/// No order explains a history, or the server ended before it was told to, or it does not start.
 pub fn run(
+    server: &mut dyn HistoryServer,
     options: &HistoryOptions,
     progress: &mut dyn FnMut(&HistoryFigures),
 ) -> Result<HistoryFigures, RunFailure> {
-    let shared = HistoryShared::new(options.full);
+    let shared = HistoryShared::new(options.full, server.medium_may_fail());
     let mut rng = Rng::new(options.seed);
     let mut figures = HistoryFigures::default();
     let mut states = vec![FamilyState::default(); FAMILIES];
-    let mut server = ChildServer::start(&options.launch)?;
+    let mut addresses = server.start()?;
     for cycle in 0..options.cycles {
         if options.full {
-            fill(server.addr())?;
+            fill(&addresses.resp)?;
         }
-        let end = ServerEnd::draw(&mut rng);
-        let mut seen = put_under_load(options, &shared, &mut server, end, &mut rng.fork(cycle))?;
+        let mut rng_of_cycle = rng.fork(cycle);
+        let (mut seen, end) =
+            put_under_load(options, &shared, server, &addresses, &mut rng_of_cycle)?;
+        figures.count_end(&end);
         while rng.one_in(3) {
-            let patience = Duration::from_micros(rng.below(40_000));
-            ChildServer::start_and_kill(&options.launch, patience)?;
-            figures.kills_in_recovery += 1;
+            server.end_in_recovery(&mut rng)?;
+            figures.ends_in_recovery += 1;
         }
-        server = ChildServer::start(&options.launch)?;
+        addresses = server.start()?;
         let reader = HistoryClient::new(&shared, rng.fork(cycle));
-        let (last, found) = reader.read_all(server.addr())?;
+        let (last, found) = reader.read_all(&addresses.resp)?;
         seen.push(last);
         count(&seen, &mut figures);
         check_histories(&states, seen, &mut figures)?;
         states = found;
         figures.cycles += 1;
-        figures.shutdowns += u64::from(end == ServerEnd::Shutdown);
-        figures.terminated += u64::from(end == ServerEnd::Terminate);
         figures.elapsed = shared.began.elapsed();
         progress(&figures);
     }
-    server.kill()?;
     Ok(figures)
 }
 
@@ -180,26 +170,25 @@ fn fill(addr: &str) -> Result<(), ConnectionStop> {
 fn put_under_load(
     options: &HistoryOptions,
     shared: &HistoryShared,
-    server: &mut ChildServer,
-    end: ServerEnd,
+    server: &mut dyn HistoryServer,
+    addresses: &ServerAddresses,
     rng: &mut Rng,
-) -> Result<Vec<ClientCalls>, RunFailure> {
-    let addr = server.addr().to_owned();
-    let memcached = server.memcached_addr().map(str::to_owned);
+) -> Result<(Vec<ClientCalls>, ServerEnd), RunFailure> {
     let time = Duration::from_millis(20 + rng.below(180));
+    server.before_load();
     let (seen, ended) = thread::scope(|scope| {
         let mut actors = Vec::new();
         for number in 0..options.connections {
             let actor = HistoryClient::new(shared, rng.fork(number as u64 + 1));
-            let addr = &addr;
+            let addr = &addresses.resp;
             actors.push(scope.spawn(move || actor.work(addr)));
         }
-        if let Some(addr) = &memcached {
+        if let Some(addr) = &addresses.memcached {
             let actor = HistoryClient::new(shared, rng.fork(0));
             actors.push(scope.spawn(move || actor.work_memcached(addr)));
         }
         thread::sleep(time);
-        let ended = end.end(server, rng);
+        let ended = server.end(&|| shared.now(), rng);
         let joined = actors
             .into_iter()
             .map(|actor| actor.join().expect("a client thread panicked"));
@@ -208,9 +197,24 @@ fn put_under_load(
             ended,
         )
     });
-    let seen = seen?;
-    ended?;
-    Ok(seen)
+    let (mut seen, end) = (seen?, ended?);
+    if let Some(captured) = &end.captured {
+        for events in seen.iter_mut().flatten() {
+            cut_off(events, captured);
+        }
+    }
+    Ok((seen, end))
+}
+
+/// Removes the calls and answers that came too late for a pool that was captured in the period `captured`.
+fn cut_off(events: &mut Vec<SeenCall>, captured: &Range<u64>) {
+    events.retain(|event| event.sent <= captured.end);
+    for event in events {
+        if event.answered >= captured.start {
+            event.answer = None;
+            event.answered = u64::MAX;
+        }
+    }
 }
 
 fn count(seen: &[ClientCalls], figures: &mut HistoryFigures) {

@@ -259,7 +259,7 @@ pub(super) fn load_until_gone(
     };
     match stop {
         ConnectionStop::Gone(_) => Ok(acknowledged),
-        wrong @ ConnectionStop::Wrong(_) => Err(wrong),
+        other => Err(other),
     }
 }
 

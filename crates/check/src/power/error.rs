@@ -155,6 +155,7 @@ impl From<ConnectionStop> for PowerError {
     fn from(stop: ConnectionStop) -> PowerError {
         match stop {
             ConnectionStop::Gone(source) => PowerError::Disconnected(source),
+            ConnectionStop::MediumFailed(reply) => ChildError::MediumFailed(reply).into(),
             ConnectionStop::Wrong(violation) => PowerError::Reply(violation.what),
         }
     }

@@ -29,9 +29,9 @@ pub(super) struct EndedServerArgs {
     #[arg(long, value_name = "N", default_value_t = 20,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) cycles: u64,
-    /// Worker threads of the server; 0 means the server's default.
+    /// Worker threads of the server; 0 means the server's default, or a random number if the power is cut.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    workers: usize,
+    pub(super) workers: usize,
     /// Connections that generate load.
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -47,7 +47,7 @@ pub(super) struct EndedServerArgs {
     sync: String,
     /// Size of the pool, at least 32mb. It is filled so far that the cleaner is always active.
     #[arg(long, value_name = "SIZE", default_value = "64mb", value_parser = size::parse)]
-    size: u64,
+    pub(super) size: u64,
     /// Seed of the random number generator. Timing still differs from run to run.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
@@ -106,13 +106,18 @@ impl EndedServerArgs {
         pool: &Path,
         run: impl FnOnce(&mut dyn FnMut(&F)) -> Result<F, child::RunFailure>,
     ) -> Result<(), Failure> {
-        let report = CheckReport {
+        self.report(check, pool)
+            .run(run, |pool| std::fs::remove_file(pool))
+    }
+
+    /// Returns how the check reports. If it fails, `kept` is kept for inspection.
+    pub(super) fn report<'a>(&self, check: &'a str, kept: &'a Path) -> CheckReport<'a> {
+        CheckReport {
             check,
             cycles: self.cycles,
             json: self.json,
-            kept: pool,
-        };
-        report.run(run, |pool| std::fs::remove_file(pool))
+            kept,
+        }
     }
 }
 

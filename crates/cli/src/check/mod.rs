@@ -8,6 +8,7 @@ mod histories;
 mod kill;
 mod model;
 mod schedules;
+mod simulated_server;
 mod situations;
 mod targets;
 mod tree;
@@ -32,7 +33,7 @@ pub(crate) enum CheckCommand {
     Crash(crash::CrashArgs),
     /// Omit each flush and drain, and enable each named fault. The crash explorer must detect all of them.
     Faults(faults::FaultsArgs),
-    /// Kill a real server while clients share keys, and check that the recorded calls are linearizable.
+    /// End a server while clients share keys, and check that the recorded calls are linearizable.
     Histories(histories::HistoriesArgs),
     /// Kill a real server under load repeatedly, and check that no acknowledged write is lost.
     Kill(kill::KillArgs),
