@@ -347,7 +347,7 @@ fn side_by_side(commands: Vec<Command>) -> Result<(), String> {
 pub(crate) fn schedules(size: RunSize) -> Result<(), String> {
     let binary = with_faults("shuttle", "--cfg shuttle")?;
     let (schedules, alone, others) = match size {
-        RunSize::Suite => ("2000", "1000", "200"),
+        RunSize::Suite => ("600", "300", "100"),
         RunSize::Gate => ("100000", "10000", "5000"),
     };
     let run = |rest: &[&str]| {

@@ -1,6 +1,6 @@
 //! The cache's named faults, which the crash explorer must detect.
 
-use farbank_pm::fault::NamedFault;
+use farbank_pm::fault::{NamedFault, ShowingRuns};
 
 /// Faults that the explorer detects with one thread.
 pub(crate) const ALL: [NamedFault; 7] = [
@@ -53,5 +53,5 @@ pub(crate) const IN_THREADS: [NamedFault; 1] = [NamedFault {
     name: "mdb.reused_at_once",
     description: "a slot is used again while a reader may still read it",
     source: "invariant MDB-WORK-3 of worker/mod.rs",
-    shows_in: None,
+    shows_in: Some(ShowingRuns::schedules(0x1_0009)),
 }];

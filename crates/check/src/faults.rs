@@ -392,7 +392,7 @@ impl SearchTarget<'_> {
 
     /// Modes in which `fault` is searched for: the one that its list names, if the budget has it.
     fn modes_of(&self, fault: &Fault) -> impl Iterator<Item = Persistency> {
-        let named = self.showing_runs(fault).map(|runs| runs.persistency);
+        let named = self.showing_runs(fault).and_then(|runs| runs.persistency);
         let only = named.filter(|mode| self.modes.contains(mode));
         let modes = self.modes.iter().copied();
         modes.filter(move |mode| only.is_none_or(|only| only == *mode))

@@ -266,25 +266,25 @@ pub(crate) const IN_THREADS: [NamedFault; 7] = [
         name: "kv.cached_during_group",
         description: "the read cache answers while a group is being published",
         source: "invariant KV-CACHE-5 of read_cache.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::schedules(0x1_0029)),
     },
     NamedFault {
         name: "kv.swap_unseen_by_writes",
         description: "a write is staged although SWAPDB has moved its database since its key was translated",
         source: "invariant KV-SWAP-2 of databases.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::schedules(0x1_0007)),
     },
     NamedFault {
         name: "kv.swap_unseen_by_reads",
         description: "a read answers although SWAPDB has moved its database since its key was translated",
         source: "invariant KV-SWAP-3 of databases.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::schedules(0x1_006e)),
     },
     NamedFault {
         name: "kv.flush_takes_extents",
         description: "FLUSHALL frees the extents of a large value whose sequence number is higher than the floor",
         source: "a bug that the schedule explorer found, in schedule 31 of seed 0x11",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::schedules(0x1_0019)),
     },
     NamedFault {
         name: "kv.stripe_released_early",
@@ -302,7 +302,7 @@ pub(crate) const IN_THREADS: [NamedFault; 7] = [
         name: "kv.group_seen_half",
         description: "a group is published without its sequence lock",
         source: "invariant KV-GROUP-2 of group.rs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::schedules(0x1_0006)),
     },
 ];
 
@@ -311,7 +311,7 @@ pub(crate) const IN_THREADS_ALONE: [NamedFault; 1] = [NamedFault {
     name: "kv.read_cache_torn",
     description: "a read uses a value of the read cache although its slot was written meanwhile",
     source: "invariant KV-CACHE-3 of read_cache.rs",
-    shows_in: None,
+    shows_in: Some(ShowingRuns::schedules(0x1_0029)),
 }];
 
 #[cfg(test)]

@@ -204,9 +204,10 @@ pub struct NamedFault {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShowingRuns {
     /// The mode in which the fault is searched for: the only one whose crashes show it, or one that shows it soon.
-    pub persistency: Persistency,
-    /// A seed that has shown a rare fault. A search tries it first. After a change of the structure or of its workload,
-    /// another seed may show the fault; the search then takes longer and finds it.
+    /// `None`: every mode, or schedules of threads.
+    pub persistency: Option<Persistency>,
+    /// A seed that has shown a rare fault, of runs or of schedules. A search tries it first. After a change of the
+    /// structure or of its workload, another seed may show the fault; the search then takes longer and finds it.
     pub seed: Option<u64>,
 }
 
@@ -215,7 +216,7 @@ impl ShowingRuns {
     #[must_use]
     pub const fn of(persistency: Persistency) -> ShowingRuns {
         ShowingRuns {
-            persistency,
+            persistency: Some(persistency),
             seed: None,
         }
     }
@@ -224,7 +225,16 @@ impl ShowingRuns {
     #[must_use]
     pub const fn first(persistency: Persistency, seed: u64) -> ShowingRuns {
         ShowingRuns {
-            persistency,
+            persistency: Some(persistency),
+            seed: Some(seed),
+        }
+    }
+
+    /// The schedules of threads, of which those of `seed` are tried first.
+    #[must_use]
+    pub const fn schedules(seed: u64) -> ShowingRuns {
+        ShowingRuns {
+            persistency: None,
             seed: Some(seed),
         }
     }

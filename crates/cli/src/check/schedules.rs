@@ -1,14 +1,13 @@
 //! `farbank check schedules`: runs threads under many random schedules, with crashes in between.
 
-#[cfg(shuttle)]
-use std::ops::Range;
-
 use clap::Args;
 use clap::builder::TypedValueParser;
 use farbank_check::Target;
 use farbank_check::schedules::Scheduler;
 #[cfg(shuttle)]
 use farbank_check::schedules::{SCHEDULES_PER_SEED, ScheduleConfig, ScheduleReport, schedules};
+#[cfg(shuttle)]
+use farbank_pm::fault::NamedFault;
 use farbank_pm::fault::{Fault, NAMED};
 
 use super::number;
@@ -139,7 +138,11 @@ impl SchedulesArgs {
         }
         let mut reports = Vec::new();
         for scheduler in choices {
-            let report = self.explore(target, *scheduler, self.fault.clone(), 0..self.schedules);
+            let config = ScheduleConfig {
+                fault: self.fault.clone(),
+                ..ScheduleConfig::new(*scheduler, self.seed, self.schedules)
+            };
+            let report = schedules(target, &config, &mut |_| true);
             if !self.json {
                 println!("{report}");
             }
@@ -148,39 +151,35 @@ impl SchedulesArgs {
         self.conclude(&reports)
     }
 
-    /// Runs the schedules of `numbers`, counted from the first seed.
-    #[cfg(shuttle)]
-    fn explore(
-        &self,
-        target: &'static dyn Target,
-        scheduler: Scheduler,
-        fault: Option<Fault>,
-        numbers: Range<u64>,
-    ) -> ScheduleReport {
-        let seed = self.seed + numbers.start / SCHEDULES_PER_SEED;
-        let config = ScheduleConfig {
-            fault,
-            ..ScheduleConfig::new(scheduler, seed, numbers.end - numbers.start)
-        };
-        schedules(target, &config, &mut |_| true)
-    }
-
-    /// Searches for a fault with the schedulers in turns. Returns the report that detected it, and after how many
-    /// schedules of its scheduler.
+    /// Searches for a fault with the schedulers in turns: first the seed that its list names, then those from the first
+    /// seed on. Returns the report that detected it, and after how many schedules.
     #[cfg(shuttle)]
     fn find(
         &self,
         target: &'static dyn Target,
         choices: &[Scheduler],
-        fault: &Fault,
+        fault: &NamedFault,
     ) -> Option<(ScheduleReport, u64)> {
+        let listed = fault.shows_in.and_then(|runs| runs.seed);
+        let listed = listed.map(|seed| (seed, SCHEDULES_PER_SEED));
         let starts = (0..self.schedules).step_by(TURN as usize);
-        let turns = starts.map(|start| start..self.schedules.min(start + TURN));
-        for (turn, scheduler) in turns.flat_map(|t| choices.iter().map(move |s| (t.clone(), *s))) {
-            let report = self.explore(target, scheduler, Some(fault.clone()), turn.clone());
+        let turns = starts.map(|start| {
+            let seed = self.seed + start / SCHEDULES_PER_SEED;
+            (seed, TURN.min(self.schedules - start))
+        });
+        let turns = listed.into_iter().chain(turns);
+        let mut before = 0;
+        for (scheduler, (seed, count)) in
+            turns.flat_map(|turn| choices.iter().map(move |s| (*s, turn)))
+        {
+            let config = ScheduleConfig {
+                fault: Some(Fault::Name(fault.name.into())),
+                ..ScheduleConfig::new(scheduler, seed, count)
+            };
+            let report = schedules(target, &config, &mut |_| true);
+            before += report.counts.schedules;
             if report.violation.is_some() {
-                let after = turn.start + report.counts.schedules;
-                return Some((report, after));
+                return Some((report, before));
             }
         }
         None
@@ -191,8 +190,7 @@ impl SchedulesArgs {
     fn control(&self, target: &'static dyn Target, choices: &[Scheduler]) -> Result<(), Failure> {
         let (mut found, mut missed) = (Vec::new(), Vec::new());
         for named in target.faults_in_threads() {
-            let fault = Fault::Name(named.name.into());
-            let Some((report, after)) = self.find(target, choices, &fault) else {
+            let Some((report, after)) = self.find(target, choices, named) else {
                 missed.push(named.name);
                 continue;
             };

@@ -76,7 +76,7 @@ mod recover;
 mod resize;
 
 use farbank_pm::Medium;
-use farbank_pm::fault::NamedFault;
+use farbank_pm::fault::{NamedFault, ShowingRuns};
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
@@ -121,7 +121,7 @@ pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
         name: "clht.helpers_left_behind",
         description: "a resize publishes its array without waiting for the workers that help to copy the old one",
         source: "RECIPE#2: a helper that dies leaves buckets out",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::schedules(0x1_0002)),
     },
 ];
 

@@ -78,7 +78,7 @@ mod tagged_ptr;
 
 use farbank_pm::Medium;
 use farbank_pm::Off;
-use farbank_pm::fault::NamedFault;
+use farbank_pm::fault::{NamedFault, ShowingRuns};
 use farbank_pm::sync::{Mutex, unpoisoned};
 
 use crate::error::{IndexError, OpenError};
@@ -125,7 +125,7 @@ pub(crate) const FAULTS_IN_THREADS: [NamedFault; 2] = [
         name: "soft.reused_at_once",
         description: "an unlinked node is reused while another thread may still access it",
         source: "reclamation without ssmem's epochs",
-        shows_in: None,
+        shows_in: Some(ShowingRuns::schedules(0x1_0001)),
     },
 ];
 
