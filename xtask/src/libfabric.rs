@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::RunSize;
-use crate::run::{cargo_command, install, output, succeed, target};
+use crate::run::{cargo_command, install, output, succeed, target, works};
 
 /// A header of the package libfabric-dev.
 const HEADER: &str = "/usr/include/rdma/fabric.h";
@@ -29,9 +29,12 @@ pub(crate) fn build() -> Result<PathBuf, String> {
     Ok(folder().join("release/farbank"))
 }
 
-/// Compares the declared interface with the headers, tests the guarantees of the fabric over `tcp;ofi_rxm`, and kills and pauses
-/// the processes of a tree.
+/// Compares the declared interface with the headers, tests the guarantees of the fabric over `tcp;ofi_rxm`, runs all mixes between
+/// network namespaces, and kills, pauses and cuts off the processes of a tree.
 pub(crate) fn run(size: RunSize) -> Result<(), String> {
+    if !works("ip", &["-V"]) {
+        install(&["iproute2"])?;
+    }
     if !Path::new(HEADER).exists() {
         install(&["libfabric1", "libfabric-dev"])?;
     }
@@ -49,7 +52,16 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
     ]);
     output(measured.args(["--entries", "20000", "--window-us", "300000"]))?;
     let cycles = if size == RunSize::Gate { "300" } else { "30" };
-    let mut killed = Command::new(&farbank);
-    killed.args(["check", "cluster", "--fabric", "libfabric"]);
-    output(killed.args(["--cycles", cycles])).map(|_| ())
+    let killed = || {
+        let mut command = Command::new(&farbank);
+        command.args(["check", "cluster", "--fabric", "libfabric"]);
+        command.args(["--cycles", cycles]);
+        command
+    };
+    output(&mut killed())?;
+    output(killed().args(["--hosts", "--threads", "2"]))?;
+    let mut mixes = cargo(&["test", "-p", "farbank-cli", "--features", "libfabric"]);
+    mixes.env("FARBANK_TEST_HOSTS", "1");
+    mixes.args(["--test", "hosts", "--", "every_result_of_every_mix"]);
+    succeed(&mut mixes)
 }

@@ -114,12 +114,45 @@ fn the_commands_of_the_page_work_on_one_host_as_written_and_between_two() {
     type_the_page(&first, &second, &first.address().to_string());
 }
 
+/// A network between hosts.
+#[derive(Clone, Copy, Debug)]
+enum HostFabric {
+    Tcp,
+    Libfabric,
+}
+
+impl HostFabric {
+    /// The fabrics that this program has.
+    const ALL: &[HostFabric] = match cfg!(feature = "libfabric") {
+        true => &[HostFabric::Tcp, HostFabric::Libfabric],
+        false => &[HostFabric::Tcp],
+    };
+
+    /// Returns the fabric's name on the command line.
+    fn name(self) -> &'static str {
+        match self {
+            HostFabric::Tcp => "tcp",
+            HostFabric::Libfabric => "libfabric",
+        }
+    }
+
+    /// Returns the address of the memory server of a host for clients.
+    fn address(self, host: &Host) -> String {
+        let address = format!("{}:7411", host.address());
+        match self {
+            HostFabric::Tcp => address,
+            HostFabric::Libfabric => format!("libfabric:{address}"),
+        }
+    }
+}
+
 /// Starts a memory server, and waits until it listens.
-fn memory_server(host: &Host, key: &Path, more: &[String]) -> Killed {
+fn memory_server(fabric: HostFabric, host: &Host, key: &Path, more: &[String]) -> Killed {
     let mut command = host.command(FARBANK);
     command
         .args(["memory-server", "--size", "256mb", "--key-file"])
         .arg(key)
+        .args(["--fabric", fabric.name()])
         .args(["--listen", &format!("{}:7411", host.address())])
         .args(more)
         .stdout(Stdio::piped());
@@ -131,15 +164,16 @@ fn memory_server(host: &Host, key: &Path, more: &[String]) -> Killed {
 }
 
 /// Runs a mix on new memory servers.
-fn run_mix(hosts: &[Host; 3], key: &Path, mix: TreeMix) -> Output {
+fn run_mix(fabric: HostFabric, hosts: &[Host; 3], key: &Path, mix: TreeMix) -> Output {
     let lease_server = format!("{}:7411", hosts[0].address());
-    let _first = memory_server(&hosts[0], key, &[]);
+    let _first = memory_server(fabric, &hosts[0], key, &[]);
     let member = ["--number", "1", "--lease-server", &lease_server].map(String::from);
-    let _second = memory_server(&hosts[1], key, &member);
-    let servers = format!("{lease_server},{}:7411", hosts[1].address());
+    let _second = memory_server(fabric, &hosts[1], key, &member);
+    let servers = [0, 1].map(|at| fabric.address(&hosts[at])).join(",");
     let mut command = hosts[2].command(FARBANK);
     command
-        .args(["bench", "tree", "--fabric", "tcp", "--system", "sherman"])
+        .args(["bench", "tree", "--fabric", fabric.name()])
+        .args(["--system", "sherman"])
         .args(["--mix", mix.name, "--memory-servers", &servers])
         .args(["--threads", "2", "--coroutines", "4"])
         .args(["--entries", "20000", "--window-us", "300000", "--json"])
@@ -158,14 +192,16 @@ fn every_result_of_every_mix_is_right_between_three_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");
     fs::write(&key, "a key for this test only").unwrap();
-    for mix in TreeMix::ALL {
-        let output = run_mix(&hosts, &key, mix);
+    let fabrics = HostFabric::ALL.iter();
+    for (fabric, mix) in fabrics.flat_map(|fabric| TreeMix::ALL.map(|mix| (*fabric, mix))) {
+        let output = run_mix(fabric, &hosts, &key, mix);
         // A wrong result is an error without a report. A latency that is out of its bound is reported, and no failure here.
         let report = String::from_utf8_lossy(&output.stdout);
         let is_verified = report.contains("2 memory servers in other processes")
             && report.contains("every result verified");
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(is_verified, "{}: {report}{error}", mix.name);
+        let name = mix.name;
+        assert!(is_verified, "{fabric:?}, {name}: {report}{error}");
     }
 }
 
