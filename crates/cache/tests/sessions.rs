@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use farbank_cache::{Cache, Config};
 use farbank_pm::media::Mapped;
 use farbank_pm::process_stamp::in_forked_child;
+use farbank_pm::sim::{Persistency, Sim};
 use farbank_store::{
     CONFLICT_WAIT, ConflictPolicy, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Session,
     UpdateDecision, Value, ValueMeta,
@@ -52,6 +53,32 @@ fn a_cache_with_sessions_is_not_closed() {
     let closed = cache.close().err();
     assert_eq!(closed, Some(Error::SessionsAlive { sessions: 1 }));
     session.commit().unwrap();
+}
+
+#[test]
+fn after_a_batch_that_could_not_be_written_every_commit_of_its_session_fails() {
+    let config = Config {
+        background_maintenance: false,
+        ..Config::default()
+    };
+    let sim = Sim::new(4 << 20, Persistency::Adr);
+    let cache = Cache::create(sim.clone(), 64 << 10, config).unwrap();
+    let (mut one, mut other) = (cache.new_session(), cache.new_session());
+    put(&mut one, b"k", b"1").unwrap();
+    other.on_conflict(ConflictPolicy::Commit);
+    put(&mut other, b"x", b"2").unwrap();
+    sim.fail_drain(1);
+    // Another session has locked k, so the put writes the batch with x first (MDB-BATCH-2).
+    let refused = put(&mut other, b"k", b"3");
+    assert!(matches!(refused, Err(Error::Poisoned(_))), "{refused:?}");
+    // The put of x must not be acknowledged (MDB-BATCH-4).
+    for _ in 0..2 {
+        let committed = other.commit();
+        assert!(
+            matches!(committed, Err(Error::Poisoned(_))),
+            "{committed:?}"
+        );
+    }
 }
 
 #[test]

@@ -8,7 +8,8 @@ use farbank_kv::{CleaningMode, Config, Kv};
 use farbank_pm::pool::PoolIdentity;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_store::{
-    GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision, Value, ValueMeta,
+    ConflictPolicy, Error, GroupDecision, Key, Ops, ReadView, Session, StoredItem, UpdateDecision,
+    Value, ValueMeta,
 };
 
 const SEGMENT_BYTES: u64 = 4 << 10;
@@ -55,6 +56,31 @@ fn get(session: &mut dyn Session, k: &[u8]) -> Option<Vec<u8>> {
         &mut |_: &ValueMeta, _| true,
     );
     found.expect("a read").then_some(out)
+}
+
+#[test]
+fn after_a_batch_that_could_not_be_drained_every_commit_of_its_session_fails() {
+    let sim = Sim::new(POOL_BYTES, Persistency::Adr);
+    let kv = Kv::create(sim.clone(), SEGMENT_BYTES, config(CleaningMode::Inline));
+    let kv = kv.expect("a fresh store");
+    let (mut one, mut other) = (kv.session(), kv.session());
+    put(&mut *one, b"k", b"1");
+    other.on_conflict(ConflictPolicy::Commit);
+    put(&mut *other, b"x", b"2");
+    sim.fail_drain(1);
+    // Another session has staged k, so the put commits x first (KV-COMMIT-2).
+    let refused = other.put(key(b"k"), Value::default());
+    assert!(matches!(refused, Err(Error::Poisoned(_))), "{refused:?}");
+    // The put of x must not be acknowledged (KV-COMMIT-5).
+    for _ in 0..2 {
+        let committed = other.commit();
+        assert!(
+            matches!(committed, Err(Error::Poisoned(_))),
+            "{committed:?}"
+        );
+    }
+    drop((one, other));
+    assert_eq!(get(&mut *kv.session(), b"x"), None);
 }
 
 fn contents(kv: &Kv<Sim>, keys: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {

@@ -19,6 +19,8 @@
 //! MDB-BATCH-2  A session never waits for a key lock or for a free slot while its batch holds key locks: it writes the batch
 //!     first.
 //! MDB-BATCH-3  The slot of an entry has the class that its newest value needs, and belongs to this batch alone.
+//! MDB-BATCH-4  After a batch that could not be written, every later commit of its session fails, too: an operation may have tried to
+//!     write the batch, and its error answers that operation only.
 //!
 //! A crash between (a) and (b) leaves for each key the old item, the new one or none, as for a single write. The
 //! answers are sent after (b).
@@ -67,6 +69,8 @@ fn stripe_of(hash: u64) -> u32 {
 pub(crate) struct BatchWriter<N: Medium, F: Medium> {
     worker: CacheWorker<N, F>,
     batch: SessionBatch,
+    /// The error with which the writes of an earlier batch were lost (MDB-BATCH-4).
+    lost: Option<Error>,
     conflicts: ConflictPolicy,
     /// Items stored that are not yet in the cache's totals.
     stored: StoredCounts,
@@ -81,6 +85,7 @@ impl<N: Medium, F: Medium> BatchWriter<N, F> {
         BatchWriter {
             worker,
             batch: SessionBatch::default(),
+            lost: None,
             conflicts: ConflictPolicy::default(),
             stored: StoredCounts::default(),
             counted: PersistCounters::default(),
@@ -265,6 +270,9 @@ impl<N: Medium, F: Medium> BatchWriter<N, F> {
     /// Writes the batch, and adds what the session has counted to the cache's totals.
     pub(crate) fn commit(&mut self) -> Result<(), Error> {
         self.write_batch()?;
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone());
+        }
         self.worker.update_lru_lists();
         let now = self.worker.persist_counters();
         if now != self.counted {
@@ -541,6 +549,7 @@ impl<N: Medium, F: Medium> BatchWriter<N, F> {
         self.batch = batch;
         self.batch.clear();
         self.worker.reclaim_retired_if_many();
+        self.lost = written.clone().err().or(self.lost.take());
         written
     }
 

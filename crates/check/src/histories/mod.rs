@@ -146,6 +146,8 @@ pub fn run(
         figures.elapsed = shared.began.elapsed();
         progress(&figures);
     }
+    // Fails if the server has ended since the last cycle.
+    server.end(&|| shared.now(), &mut rng)?;
     Ok(figures)
 }
 
@@ -269,7 +271,11 @@ fn violation(
 ) -> ServerViolation {
     let moment = stuck.iter().map(|event| event.answered).min();
     let moment = moment.unwrap_or(u64::MAX);
-    let shown = moment.saturating_sub(SHOWN_NS)..moment.saturating_add(SHOWN_NS);
+    let answered = clients.iter().flatten().map(|event| event.answered);
+    let before = answered.filter(|answered| *answered < moment).max();
+    // The reader's answer is long after the calls that it contradicts.
+    let first = before.unwrap_or(moment).saturating_sub(SHOWN_NS);
+    let shown = first..moment.saturating_add(SHOWN_NS);
     let mut calls = Vec::new();
     for (client, events) in clients.iter().enumerate() {
         for (at, event) in events.iter().enumerate() {

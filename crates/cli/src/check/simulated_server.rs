@@ -102,6 +102,8 @@ pub(super) struct SimulatedServer {
     rng: Rng,
     /// What the next start opens; `None` before the first.
     memory: Option<Sim>,
+    /// The bytes that the last start opened.
+    opened: Option<PoolImage>,
     running: Option<RunningServer>,
 }
 
@@ -111,17 +113,24 @@ impl SimulatedServer {
             rng: Rng::new(launch.seed),
             launch,
             memory: None,
+            opened: None,
             running: None,
         }
     }
 
-    /// Writes the bytes that the last start opened, or would have opened, to a file for inspection.
+    /// Writes the bytes that the last start opened to a file, for inspection.
     pub(super) fn save(&self, path: &Path) -> std::io::Result<()> {
-        let memory = self.running.as_ref().map(|running| &running.memory);
-        match memory.or(self.memory.as_ref()) {
-            Some(memory) => std::fs::write(path, memory.visible().to_bytes()),
+        match &self.opened {
+            Some(image) => std::fs::write(path, image.to_bytes()),
             None => Ok(()),
         }
+    }
+
+    /// Takes the memory that the next start opens; `None` before the first.
+    fn take_memory(&mut self) -> Option<Sim> {
+        let memory = self.memory.take()?;
+        self.opened = Some(memory.visible());
+        Some(memory)
     }
 
     /// Returns memory after a power cut at the moment `state`.
@@ -150,9 +159,10 @@ impl SimulatedServer {
 
     /// Opens the store, or creates it at the first start.
     fn open(&mut self) -> Result<(Sim, Kv<Sim>), ChildError> {
+        let taken = self.take_memory();
         let launch = &self.launch;
         let config = launch.config(CleaningMode::Background);
-        let (memory, kv) = match self.memory.take() {
+        let (memory, kv) = match taken {
             Some(memory) => (memory.clone(), Kv::open(memory, config)),
             None => {
                 let memory = Sim::new(launch.pool_bytes, launch.persistency);
@@ -255,7 +265,7 @@ impl HistoryServer for SimulatedServer {
     }
 
     fn end_in_recovery(&mut self, rng: &mut Rng) -> Result<(), ChildError> {
-        let memory = self.memory.take().expect("the server has ended");
+        let memory = self.take_memory().expect("the server has ended");
         let captured = Arc::new(Mutex::new(None));
         let most = 1 << rng.below(RECOVERY_POINTS_BITS);
         let points = AtomicU64::new(1 + rng.below(most));

@@ -14,6 +14,8 @@
 //! KV-COMMIT-3  A publication replaces exactly the entry that was found when the write was staged. If that entry has changed,
 //!     the publishing thread locates the key again.
 //! KV-COMMIT-4  Dropping a session unlists its staged writes. Only their extents have reached the medium; these are freed.
+//! KV-COMMIT-5  A batch that could not be drained stays planned. So every later commit of its session fails, too: an operation may
+//!     have tried to commit the batch, and its error answers that operation only.
 //!
 //! # Crash argument
 //! | crash between                 | recovery sees                      | and does                         |
@@ -452,13 +454,15 @@ impl<M: Medium> KvSession<M> {
             .log
             .copy_in(&self.engine.segments, &mut self.ctx, unpublished);
         let ticket = self.engine.medium().drain(&mut self.ctx);
+        // KV-COMMIT-5: after an error the batch stays planned.
+        let is_durable = self.engine.poll(ticket)?;
         self.batch.has_unshown_extents = false;
         self.log.drained(&self.engine.segments, ticket);
         self.log.rotate(&self.engine.segments);
         self.accounts.written += bytes;
         self.accounts.unpaid += bytes;
         let mut planned = std::mem::take(&mut self.batch.planned);
-        if self.engine.poll(ticket)? || fault!("kv.published_before_durable") {
+        if is_durable || fault!("kv.published_before_durable") {
             self.publish_all(&planned);
             planned.clear();
             self.batch.planned = planned;
