@@ -588,6 +588,13 @@ impl History {
         }
     }
 
+    /// Records that operation `id` failed with the medium: no commit answers it. It has happened, or never will.
+    pub fn failed(&mut self, id: OpId) {
+        self.clock += 1;
+        self.staged.retain(|(_, op)| *op != id);
+        self.seen.remove(&id);
+    }
+
     /// Records that `session` was dropped. With `never`, its staged operations have not happened. Otherwise each has
     /// happened by now, or never will.
     pub fn abandoned(&mut self, session: usize, never: bool) {

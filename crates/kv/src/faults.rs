@@ -7,7 +7,7 @@ use farbank_pm::fault::{NamedFault, ShowingRuns};
 use farbank_pm::sim::Persistency;
 
 /// Faults that the explorer finds with one thread.
-pub(crate) const ALL: [NamedFault; 28] = [
+pub(crate) const ALL: [NamedFault; 29] = [
     NamedFault {
         name: "pm.cached_pages_trusted",
         description: "an open after a failed sync trusts cached pages that the file's device does not have",
@@ -79,6 +79,12 @@ pub(crate) const ALL: [NamedFault; 28] = [
         description: "the index points at a record whose ticket is not durable",
         source: "invariant KV-COMMIT-1 of session.rs; so does CCEH_COW (cuhk-mass/SEPH#3)",
         shows_in: Some(ShowingRuns::of(Persistency::Page)),
+    },
+    NamedFault {
+        name: "kv.failed_batch_forgotten",
+        description: "a commit succeeds after an operation failed to commit the same batch",
+        source: "invariant KV-COMMIT-5 of session.rs; histories whose power is cut: an MSET was answered and lost",
+        shows_in: Some(ShowingRuns::first(Persistency::Adr, 7)),
     },
     NamedFault {
         name: "kv.update_skips_pending",

@@ -29,6 +29,8 @@
 //! CHECK-EXPLORE-4  Until `create` has returned, an open may refuse an image with an error. Later it must not.
 //! CHECK-EXPLORE-5  Where tickets promise nothing ([`Persistency::Relaxed`]), the sync after its commit acknowledges a batch, and
 //!     reads promise nothing. A kill loses nothing that was answered.
+//! CHECK-EXPLORE-6  After an operation has failed with the medium, every session commits once more, as a server does for the
+//!     other requests of the batch. What such a commit acknowledges survives the kill that follows.
 
 mod judge;
 mod lazy;

@@ -13,7 +13,7 @@ use super::open_subject::OpenSubject;
 use super::{Explorer, SeedFailure, sorted};
 use crate::Violation;
 use crate::guard::guarded;
-use crate::history::History;
+use crate::history::{History, OpId};
 use crate::oracle::check_history;
 use crate::target::{OpAnswer, TargetOp, TargetSubject};
 use crate::workload::{START_MS, Workload, WorkloadStep};
@@ -198,6 +198,17 @@ impl Explorer<'_> {
         what: &str,
         f: impl FnOnce(&mut dyn TargetSubject) -> Result<R, Violation>,
     ) -> Result<Option<R>, Box<SeedFailure>> {
+        self.call_of(run, None, what, f)
+    }
+
+    /// As [`call`](Self::call), for the operation `op` of the history.
+    fn call_of<R>(
+        &mut self,
+        run: &mut WorkloadRun,
+        op: Option<OpId>,
+        what: &str,
+        f: impl FnOnce(&mut dyn TargetSubject) -> Result<R, Violation>,
+    ) -> Result<Option<R>, Box<SeedFailure>> {
         let subject = run
             .subject
             .as_mut()
@@ -210,11 +221,40 @@ impl Explorer<'_> {
         match result {
             Ok(r) => Ok(Some(r)),
             Err(_) if run.sim.is_poisoned() => {
+                self.commit_after_failure(run, op)?;
                 self.kill(run)?;
                 Ok(None)
             }
             Err(e) => Err(run.failure(None, e.context(format_args!("{what} failed")))),
         }
+    }
+
+    /// Commits every session after the medium has failed, in operation `op` or otherwise (CHECK-EXPLORE-6). A commit may
+    /// fail. What it acknowledges must survive.
+    fn commit_after_failure(
+        &mut self,
+        run: &mut WorkloadRun,
+        op: Option<OpId>,
+    ) -> Result<(), Box<SeedFailure>> {
+        if self.config.persistency == Persistency::Relaxed {
+            return Ok(()); // A durable ticket promises nothing (CHECK-EXPLORE-5).
+        }
+        if let Some(id) = op {
+            run.history.failed(id);
+        }
+        for session in 0..self.shape.sessions {
+            let subject = run.subject.as_mut().expect("the failed call had a subject");
+            let committed = guarded(|| {
+                let ticket = subject.commit(session)?;
+                Ok(subject.durable(session, ticket)?.then_some(ticket))
+            });
+            if let Ok(Some(ticket)) = committed.and_then(|committed| committed) {
+                run.history.commit(session, ticket);
+                run.history.durable(session, ticket);
+            }
+            self.check_captured(run)?;
+        }
+        Ok(())
     }
 
     fn apply(
@@ -225,7 +265,8 @@ impl Explorer<'_> {
     ) -> Result<(), Box<SeedFailure>> {
         let id = run.history.invoke(session, op);
         let what = format!("operation #{id}");
-        let Some(answer) = self.call(run, &what, |s| s.apply(session, op))? else {
+        let answer = self.call_of(run, Some(id), &what, |s| s.apply(session, op))?;
+        let Some(answer) = answer else {
             return Ok(());
         };
         if answer == OpAnswer::Refused {

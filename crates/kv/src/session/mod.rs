@@ -454,8 +454,11 @@ impl<M: Medium> KvSession<M> {
             .log
             .copy_in(&self.engine.segments, &mut self.ctx, unpublished);
         let ticket = self.engine.medium().drain(&mut self.ctx);
-        // KV-COMMIT-5: after an error the batch stays planned.
-        let is_durable = self.engine.poll(ticket)?;
+        let polled = self.engine.poll(ticket);
+        if polled.is_err() && fault!("kv.failed_batch_forgotten") {
+            self.batch.planned.clear();
+        }
+        let is_durable = polled?; // KV-COMMIT-5
         self.batch.has_unshown_extents = false;
         self.log.drained(&self.engine.segments, ticket);
         self.log.rotate(&self.engine.segments);
