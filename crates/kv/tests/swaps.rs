@@ -175,6 +175,8 @@ fn a_swap_waits_for_the_staged_writes_of_other_threads_and_holds_later_writes() 
         );
         // This write finds the hold: the session commits, waits, and writes to the database as it is then.
         writer.put(key(0, b"k"), value(b"late")).expect("a write");
+        let databases = kv.databases().expect("an engine swaps databases");
+        assert_eq!(databases.swaps(0), 1);
         writer.commit().expect("a commit");
         swapping.join().expect("no panic").expect("a swap");
     });
