@@ -180,6 +180,15 @@ fn histories_of_a_server_whose_power_is_cut_are_linearizable() {
 }
 
 #[test]
+fn a_pool_too_small_for_the_values_is_refused_on_every_medium() {
+    for more in [&[][..], &["--persistency", "page"]] {
+        let (code, _, error) = check(&[&["histories", "--size", "1mb"][..], more].concat());
+        assert_eq!(code, Some(2), "{error}");
+        assert_eq!(error, "error: --size must be at least 32mb\n");
+    }
+}
+
+#[test]
 fn one_crash_of_one_seed_can_be_repeated() {
     for pick in ["0", "kill"] {
         let (code, out, error) = check(&[

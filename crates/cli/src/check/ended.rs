@@ -47,7 +47,7 @@ pub(super) struct EndedServerArgs {
     sync: String,
     /// Size of the pool, at least 32mb. It is filled so far that the cleaner is always active.
     #[arg(long, value_name = "SIZE", default_value = "64mb", value_parser = size::parse)]
-    pub(super) size: u64,
+    size: u64,
     /// Seed of the random number generator. Timing still differs from run to run.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
@@ -57,6 +57,14 @@ pub(super) struct EndedServerArgs {
 }
 
 impl EndedServerArgs {
+    /// Returns the size of the pool in bytes.
+    pub(super) fn pool_bytes(&self) -> Result<u64, Failure> {
+        match self.size {
+            ..SIZE_MIN => Err(Failure::Usage("--size must be at least 32mb".into())),
+            size => Ok(size),
+        }
+    }
+
     /// Returns how to start the server, with `more` arguments.
     pub(super) fn launch(
         &self,
@@ -64,9 +72,7 @@ impl EndedServerArgs {
         more: &[String],
         memcached: bool,
     ) -> Result<ServerLaunch, Failure> {
-        if self.size < SIZE_MIN {
-            return Err(Failure::Usage("--size must be at least 32mb".into()));
-        }
+        let pool_bytes = self.pool_bytes()?;
         let pool = self.pool.clone().unwrap_or_else(|| in_memory(check));
         if pool.exists() {
             let pool = pool.display();
@@ -88,7 +94,7 @@ impl EndedServerArgs {
         Ok(ServerLaunch {
             program,
             pool,
-            pool_bytes: self.size,
+            pool_bytes,
             arguments: own
                 .concat()
                 .into_iter()

@@ -72,7 +72,7 @@ impl HistoriesArgs {
         }
         let mut server = SimulatedServer::new(SimulatedLaunch {
             persistency,
-            pool_bytes: self.ended.size,
+            pool_bytes: self.ended.pool_bytes()?,
             pool_bytes_max: self.max_size.unwrap_or(0),
             workers: self.ended.workers,
             seed: options.seed,
