@@ -549,7 +549,9 @@ impl<N: Medium, F: Medium> BatchWriter<N, F> {
         self.batch = batch;
         self.batch.clear();
         self.worker.reclaim_retired_if_many();
-        self.lost = written.clone().err().or(self.lost.take());
+        if let Err(error) = &written {
+            self.lost = Some(error.clone());
+        }
         written
     }
 
