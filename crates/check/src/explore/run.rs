@@ -460,6 +460,5 @@ impl Explorer<'_> {
 /// Returns one of the images that a power cut in `state` can leave, drawn from the run's seed.
 fn drawn_cut(run: &WorkloadRun, state: &CrashState) -> ImageCut {
     let seed = Rng::new(run.seed).fork(run.crashes).draw();
-    let mut cuts: Vec<ImageCut> = state.images(32, seed).collect();
-    cuts.swap_remove(Rng::new(seed).below(cuts.len() as u64) as usize)
+    state.drawn_cut(32, seed)
 }

@@ -135,14 +135,8 @@ impl SimulatedServer {
 
     /// Returns memory after a power cut at the moment `state`.
     fn after_power_cut(&mut self, state: &CrashState) -> Sim {
-        Sim::from_image(self.image(state), self.launch.persistency)
-    }
-
-    /// Draws one of the images that a power cut at the moment `state` can leave.
-    fn image(&mut self, state: &CrashState) -> PoolImage {
-        let mut cuts: Vec<_> = state.images(IMAGES, self.rng.draw()).collect();
-        let chosen = self.rng.below(cuts.len() as u64) as usize;
-        state.image(&cuts.swap_remove(chosen))
+        let cut = state.drawn_cut(IMAGES, self.rng.draw());
+        Sim::from_image(state.image(&cut), self.launch.persistency)
     }
 
     /// Returns memory after a kill at the moment `state`, which on a file whose sync failed loses what was not written.
@@ -150,9 +144,8 @@ impl SimulatedServer {
         if !failed || !self.launch.persistency.is_file() {
             return state.killed();
         }
-        let cuts: Vec<_> = state.images(IMAGES, self.rng.draw()).collect();
-        let memory =
-            state.killed_after_failed_sync(&cuts[self.rng.below(cuts.len() as u64) as usize]);
+        let cut = state.drawn_cut(IMAGES, self.rng.draw());
+        let memory = state.killed_after_failed_sync(&cut);
         memory.drop_lost_pages();
         memory
     }

@@ -11,7 +11,7 @@ use super::state::SimState;
 use super::survivors::UnitSurvivors;
 use crate::medium::{LINE, Off, WORD};
 use crate::persistency::Persistency;
-use crate::rng::mix;
+use crate::rng::{Rng, mix};
 use crate::sync::Arc;
 
 /// The kind of a crash point.
@@ -69,6 +69,13 @@ impl CrashState {
     #[must_use]
     pub fn images(&self, cap: usize, seed: u64) -> CrashImages {
         CrashImages::new(self.persistency, &self.durable, &self.queues, (cap, seed))
+    }
+
+    /// Draws one of the images that [`CrashState::images`] returns for `cap` and `seed`, at random from the same seed.
+    #[must_use]
+    pub fn drawn_cut(&self, cap: usize, seed: u64) -> ImageCut {
+        let mut cuts: Vec<ImageCut> = self.images(cap, seed).collect();
+        cuts.swap_remove(Rng::new(seed).below(cuts.len() as u64) as usize)
     }
 
     /// Returns the image that `cut` leaves.
