@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::RunSize;
 use crate::run::{
-    cargo, cargo_command, farbank, in_parallel, install, output, succeed, target, works,
+    cargo, cargo_command, farbank, in_parallel, install_ip, json, output, succeed, target, works,
 };
 
 /// Seeds of the engine that a suite explores in each persistency mode. `cargo test` explores some of them, a gate many
@@ -133,8 +133,7 @@ pub(crate) fn histories(size: RunSize) -> Result<(), String> {
     for mode in CUT_HISTORIES {
         let mut command = check("histories")?;
         command.args(["--persistency", mode, "--cycles", cycles, "--json"]);
-        let figures = output(&mut command)?;
-        let figures: Value = serde_json::from_str(figures.trim()).map_err(|e| e.to_string())?;
+        let figures = json(&mut command)?;
         for count in ["power_cuts", "ends_in_recovery", "media_failures"] {
             if figures[count] == 0 {
                 return Err(format!(
@@ -162,9 +161,7 @@ pub(crate) fn long_tests(_size: RunSize) -> Result<(), String> {
 
 /// Runs a tree between network namespaces: the tests of `crates/cli/tests/hosts.rs`, and cycles in which hosts are cut off.
 pub(crate) fn tree_hosts(size: RunSize) -> Result<(), String> {
-    if !works("ip", &["-V"]) {
-        install(&["iproute2"])?;
-    }
+    install_ip()?;
     let mut tests = cargo_command();
     tests
         .env("FARBANK_TEST_HOSTS", "1")
@@ -174,8 +171,7 @@ pub(crate) fn tree_hosts(size: RunSize) -> Result<(), String> {
     let cycles = if size == RunSize::Gate { "300" } else { "30" };
     let mut command = check("cluster")?;
     command.args(["--hosts", "--threads", "2", "--cycles", cycles]);
-    let figures = output(command.arg("--json"))?;
-    let figures: Value = serde_json::from_str(figures.trim()).map_err(|e| e.to_string())?;
+    let figures = json(command.arg("--json"))?;
     // In a few cycles it may happen that no process holds a lock when it is cut off.
     match figures["taken_in_cuts"].as_u64() {
         Some(0) if size == RunSize::Gate => {

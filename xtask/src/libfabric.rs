@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::RunSize;
-use crate::run::{cargo_command, install, output, succeed, target, works};
+use crate::run::{cargo_command, install, install_ip, output, succeed, target};
 
 /// A header of the package libfabric-dev.
 const HEADER: &str = "/usr/include/rdma/fabric.h";
@@ -32,9 +32,7 @@ pub(crate) fn build() -> Result<PathBuf, String> {
 /// Compares the declared interface with the headers, tests the guarantees of the fabric over `tcp;ofi_rxm`, runs all mixes between
 /// network namespaces, and kills, pauses and cuts off the processes of a tree.
 pub(crate) fn run(size: RunSize) -> Result<(), String> {
-    if !works("ip", &["-V"]) {
-        install(&["iproute2"])?;
-    }
+    install_ip()?;
     if !Path::new(HEADER).exists() {
         install(&["libfabric1", "libfabric-dev"])?;
     }

@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
+use serde_json::Value;
+
 /// Returns the workspace's folder.
 pub(crate) fn root() -> PathBuf {
     let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -195,6 +197,19 @@ pub(crate) fn install(packages: &[&str]) -> Result<(), String> {
             .args(["install", "-y", "--no-install-recommends"])
             .args(packages),
     )
+}
+
+/// Installs the program `ip`, unless it is installed.
+pub(crate) fn install_ip() -> Result<(), String> {
+    match works("ip", &["-V"]) {
+        true => Ok(()),
+        false => install(&["iproute2"]),
+    }
+}
+
+/// Runs a command and returns the JSON that it prints.
+pub(crate) fn json(command: &mut Command) -> Result<Value, String> {
+    serde_json::from_str(output(command)?.trim()).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
