@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::RunSize;
-use crate::run::{install, root, succeed, target, works};
+use crate::run::{beside_farbank, install, root, succeed, target, without_cargo_variables, works};
 
 /// Largest number of judge runs in which a wrong engine must fail once. Which writes survive a kill is random: one of
 /// the wrong engines survives 60 kills once in 5,000 runs.
@@ -34,8 +34,11 @@ pub(crate) fn run(size: RunSize) -> Result<(), String> {
     for (wrong, told) in ENGINES {
         let folder = target().join("contest-cpp").join(wrong);
         let mut make = Command::new("make");
+        without_cargo_variables(&mut make);
         make.arg("-C").arg(root().join("bindings/c"));
         make.args(["example".into(), format!("WRONG={wrong}")]);
+        let packages = beside_farbank("farbank-judge-c").join(" ");
+        make.arg(format!("PACKAGES={packages}"));
         succeed(
             make.arg(format!("OUT={}", folder.display()))
                 .env("CARGO_TARGET_DIR", target()),

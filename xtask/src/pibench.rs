@@ -5,7 +5,9 @@ use std::process::Command;
 
 use crate::RunSize;
 use crate::check::TABLES;
-use crate::run::{cargo_command, farbank, install, output, root, succeed, target, works};
+use crate::run::{
+    beside_farbank, cargo_command, farbank, install, output, root, succeed, target, works,
+};
 
 pub(crate) fn run(size: RunSize) -> Result<(), String> {
     if !works("g++", &["--version"]) {
@@ -116,7 +118,8 @@ fn run_our_tables(folder: &Path, keys: &str) -> Result<(), String> {
     let host = folder.join("host");
     compile("host.cpp", &["-ldl", "-pthread"], &host)?;
     let mut build = cargo_command();
-    succeed(build.args(["build", "--release", "--package=farbank-tables"]))?;
+    build.args(["build", "--release"]);
+    succeed(build.args(beside_farbank("farbank-tables")))?;
     let library = target().join("release/libfarbank_tables.so");
     for (table, _) in TABLES {
         let mut command = Command::new(&host);

@@ -89,21 +89,31 @@ pub(crate) fn build_farbank() -> Result<(), String> {
     cargo(&["build", "--release", "--package=farbank-cli"])
 }
 
-/// Returns a command that runs cargo in the workspace.
+/// Returns the options of a release build of `package` that uses the crates that [`build_farbank`] has built.
 ///
-/// It has none of the variables that `cargo run` sets for this program: a build script that reads one would run again,
-/// and all crates above it would be built again.
+/// Cargo chooses the features of a crate for all packages of a command. So a build of `package` alone would build most crates again,
+/// with fewer features.
+pub(crate) fn beside_farbank(package: &str) -> [String; 2] {
+    ["farbank-cli", package].map(|package| format!("--package={package}"))
+}
+
+/// Returns a command that runs cargo in the workspace.
 pub(crate) fn cargo_command() -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(root());
+    without_cargo_variables(command.current_dir(root()));
+    command
+}
+
+/// Removes the variables that `cargo run` sets for this program. A build script that reads one would run again, and all crates
+/// above it would be built again.
+pub(crate) fn without_cargo_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
             command.env_remove(&name);
         }
     }
-    command
 }
 
 /// Runs cargo in the workspace.
