@@ -9,10 +9,16 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn farbank(pool: &Path, more: &[&str]) -> Command {
+    let mut command = without_size(pool, more);
+    command.args(["--size", "16mb"]);
+    command
+}
+
+fn without_size(pool: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
     command
         .args(["serve", "--port", "0", "--memcached-port", "off"])
-        .args(["--size", "16mb", "--pool"])
+        .arg("--pool")
         .arg(pool)
         .args(more);
     command
@@ -32,7 +38,11 @@ impl Serving {
     }
 
     fn start_with(pool: &Path, more: &[&str]) -> Serving {
-        let mut child = farbank(pool, more).stdout(Stdio::piped()).spawn().unwrap();
+        Serving::spawn(&mut farbank(pool, more))
+    }
+
+    fn spawn(command: &mut Command) -> Serving {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
         for _ in 0..4 {
@@ -427,6 +437,21 @@ fn invalid_options_are_refused_and_leave_no_file() {
     let (code, error) = refused(&mut farbank(&pool, &[]));
     assert_eq!(code, Some(1), "{error}");
     assert_eq!(std::fs::read(&pool).unwrap(), b"not a pool at all");
+}
+
+#[test]
+fn a_new_pool_is_no_larger_than_max_size_and_opens_again_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let (code, error) = refused(&mut without_size(&pool, &["--max-size", "1kb"]));
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("--max-size must be at least"), "{error}");
+    for _ in 0..2 {
+        let serving = Serving::spawn(&mut without_size(&pool, &["--max-size", "16mb"]));
+        assert!(serving.banner.contains("16.0 MiB"), "{}", serving.banner);
+        serving.signal(Signal::TERM);
+        assert_eq!(serving.end(), Some(0));
+    }
 }
 
 #[test]

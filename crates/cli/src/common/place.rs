@@ -20,6 +20,9 @@ use crate::common::choice::{AnyOr, named, one_of};
 use crate::common::progress::CommandProgress;
 use crate::common::{Failure, size};
 
+/// Bytes of a new pool, unless an option says otherwise.
+const DEFAULT_BYTES: u64 = 1 << 30;
+
 /// Storage engine of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum StoreEngine {
@@ -38,9 +41,12 @@ pub(crate) struct PoolPlace {
     /// Medium that the pool must be on; auto selects the best one that the path supports.
     #[arg(long, default_value = "auto", value_parser = medium())]
     medium: AnyOr<Kind>,
-    /// Size of a new pool.
-    #[arg(long, value_name = "SIZE", default_value = "1gb", value_parser = size::parse)]
-    pub(crate) size: u64,
+    /// Size of a new pool. Default: 1gb.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Most bytes of a new pool if its size is not given.
+    #[arg(skip)]
+    pub(crate) default_bytes_max: Option<u64>,
     /// Segment size of a new pool, a power of two from 4kb to 1gb. Default: derived from --size. For mdb this is the
     /// page size, and no item is larger: default 1mb (less if --size is below 64mb), or more if --memcached-item-size
     /// needs it.
@@ -106,10 +112,15 @@ impl PoolPlace {
             Some(StoreEngine::Mdb) => cache_bytes_min(segment_bytes),
             _ => segment_bytes.saturating_mul(SEGMENTS_MIN + 1),
         };
-        self.check_most("--size", self.size)?;
-        if self.size < least {
+        self.check_most("--size", self.size())?;
+        if self.size() < least {
+            let most = self.default_bytes_max.filter(|_| self.size.is_none());
+            let option = match most.is_some_and(|most| most < DEFAULT_BYTES) {
+                true => "--max-size",
+                false => "--size",
+            };
             let least = size::human(least);
-            return Err(Failure::Usage(format!("--size must be at least {least}")));
+            return Err(Failure::Usage(format!("{option} must be at least {least}")));
         }
         Ok(())
     }
@@ -133,10 +144,16 @@ impl PoolPlace {
         }
     }
 
+    /// Bytes of a new pool.
+    pub(crate) fn size(&self) -> u64 {
+        let most = self.default_bytes_max.unwrap_or(u64::MAX);
+        self.size.unwrap_or(DEFAULT_BYTES.min(most))
+    }
+
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.segment_bytes.unwrap_or_else(|| match self.engine {
-            Some(StoreEngine::Mdb) => page_bytes_for(self.size, self.item_bytes),
-            _ => segment_bytes_for(self.size),
+            Some(StoreEngine::Mdb) => page_bytes_for(self.size(), self.item_bytes),
+            _ => segment_bytes_for(self.size()),
         })
     }
 
@@ -171,7 +188,7 @@ impl PoolPlace {
             self.check_most("the size of the device", bytes)?;
         }
         let mut progress = CommandProgress::new("creating the pool");
-        let made = prepare_path(path, self.size, &self.options(), &mut |done, all| {
+        let made = prepare_path(path, self.size(), &self.options(), &mut |done, all| {
             progress.show(done, all);
         });
         let (medium, name) = made.map_err(|e| refused(&e))?;

@@ -136,7 +136,8 @@ pub(crate) struct ServeArgs {
     /// Open a pool that is a copy of one that was in use. Acknowledged writes may be missing in the copy.
     #[arg(long)]
     accept_copy: bool,
-    /// Size up to which the pool may grow; a cache grows before it evicts. Default: the pool does not grow.
+    /// Size up to which the pool may grow; a cache grows before it evicts. Default: the pool does not grow. A new pool has
+    /// this size at once if it is below 1gb and --size is not given.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_size: Option<u64>,
     /// DRAM for the read cache, which holds copies of small values that are read often; 0 disables it. Only for the
@@ -355,8 +356,9 @@ impl ServeArgs {
             return Err(Failure::Usage(text.into()));
         }
         self.place.item_bytes = self.memcached_item_size.unwrap_or(0);
+        self.place.default_bytes_max = self.max_size;
         self.place.check()?;
-        if self.max_size.is_some_and(|max| max < self.place.size) {
+        if self.max_size.is_some_and(|max| max < self.place.size()) {
             return Err(Failure::Usage("--max-size is less than --size".into()));
         }
         self.place
@@ -519,7 +521,7 @@ impl ServeArgs {
     /// Opens the pool's medium, or creates it.
     fn medium(&self, began: Instant) -> Result<(AnyMedium, PoolOrigin), Failure> {
         if self.pool == Path::new("none") {
-            let medium = Mapped::anonymous(self.place.size).map_err(Failure::failed)?;
+            let medium = Mapped::anonymous(self.place.size()).map_err(Failure::failed)?;
             return Ok((AnyMedium::Mapped(medium), PoolOrigin::Made(None, began)));
         }
         if self.pool.exists() {
