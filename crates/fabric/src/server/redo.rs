@@ -20,7 +20,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use farbank_pm::media::{Mapped, OpenError, share_path};
@@ -73,9 +73,11 @@ impl RedoFile {
         };
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
-        // The pages of the record are allocated when they are written.
+        // The pages of the record are allocated when they are written. On hugetlbfs a length is a multiple of a page.
         let file = options.open(&path).map_err(failed)?;
-        file.set_len(FILE_BYTES).map_err(failed)?;
+        let page_bytes = file.metadata().map_err(failed)?.blksize().max(1);
+        file.set_len(FILE_BYTES.next_multiple_of(page_bytes))
+            .map_err(failed)?;
         let redo = RedoFile {
             medium: share_path(&path)?,
             path: path.clone(),

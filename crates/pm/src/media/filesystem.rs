@@ -9,7 +9,7 @@
 //! | class         | file systems                        | result                                         |
 //! |---------------|-------------------------------------|------------------------------------------------|
 //! | sound         | ext2-4, XFS, F2FS, JFS, ReiserFS    | accepted                                       |
-//! | memory        | tmpfs, ramfs                        | accepted, as the DRAM medium                   |
+//! | memory        | tmpfs, ramfs, hugetlbfs             | accepted, as the DRAM medium                   |
 //! | btrfs         | btrfs                               | warned unless the file is nodatacow            |
 //! | copy on write | ZFS, bcachefs, NILFS2               | warned: an overwrite needs free space          |
 //! | no journal    | FAT, exFAT, NTFS, HFS+              | warned: the file system may lose the file      |
@@ -73,6 +73,7 @@ const TABLE: &[(u32, &str, FileSystemClass)] = &[
     (0x5265_4973, "reiserfs", FileSystemClass::Sound),
     (0x0102_1994, "tmpfs", FileSystemClass::Memory),
     (0x8584_58f6, "ramfs", FileSystemClass::Memory),
+    (0x9584_58f6, "hugetlbfs", FileSystemClass::Memory),
     (0x9123_683e, "btrfs", FileSystemClass::Btrfs),
     (0x2fc1_2fc1, "zfs", FileSystemClass::CopyOnWrite),
     (0xca45_1a4e, "bcachefs", FileSystemClass::CopyOnWrite),

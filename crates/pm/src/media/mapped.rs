@@ -117,6 +117,11 @@ enum Backing {
     Anonymous,
     /// A file on tmpfs.
     Memory(PoolFile),
+    /// A file on hugetlbfs. It grows by whole pages of `page_bytes`.
+    HugePages {
+        file: PoolFile,
+        page_bytes: u64,
+    },
     /// An ordinary file in the page cache.
     Disk(PoolFile),
     /// A file on a DAX file system.
@@ -132,7 +137,9 @@ impl Backing {
     fn source(&self) -> MapSource<'_> {
         match self {
             Backing::Anonymous => MapSource::Anonymous,
-            Backing::Memory(file) | Backing::Disk(file) => MapSource::Write(file.fd()),
+            Backing::Memory(file) | Backing::HugePages { file, .. } | Backing::Disk(file) => {
+                MapSource::Write(file.fd())
+            }
             Backing::Dax(file)
             | Backing::Device {
                 file,
@@ -144,14 +151,20 @@ impl Backing {
             } => MapSource::Write(file.fd()),
         }
     }
-}
 
-impl Backing {
     fn file(&self) -> Option<&PoolFile> {
         match self {
             Backing::Anonymous => None,
             Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => Some(file),
-            Backing::Device { file, .. } => Some(file),
+            Backing::Device { file, .. } | Backing::HugePages { file, .. } => Some(file),
+        }
+    }
+
+    /// Returns the bytes of a page, of which the length is a multiple.
+    fn page_bytes(&self) -> u64 {
+        match self {
+            Backing::HugePages { page_bytes, .. } => *page_bytes,
+            _ => PAGE,
         }
     }
 }
@@ -212,6 +225,9 @@ impl Mapped {
         };
         let (backing, kind, survives) = match place {
             FileKind::Memory => (Backing::Memory(file), Kind::Dram, dram),
+            FileKind::HugePages { page_bytes } => {
+                (Backing::HugePages { file, page_bytes }, Kind::Dram, dram)
+            }
             FileKind::Dax => (Backing::Dax(file), Kind::Dax, dax),
             FileKind::Device { map_sync, .. } => {
                 (Backing::Device { file, map_sync }, Kind::Dax, dax)
@@ -227,7 +243,10 @@ impl Mapped {
         lease: Option<Lease>,
     ) -> io::Result<Option<FileWatch>> {
         let file = match &self.backing {
-            Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => file,
+            Backing::Memory(file)
+            | Backing::HugePages { file, .. }
+            | Backing::Disk(file)
+            | Backing::Dax(file) => file,
             Backing::Anonymous | Backing::Device { .. } => return Ok(None),
         };
         let poison = Box::new(Arc::clone(&self.poison));
@@ -406,7 +425,7 @@ impl Medium for Mapped {
 
     fn grow(&self, len: u64) -> io::Result<()> {
         let _growing = ignore_poison(self.growing.lock());
-        let (from, len) = (self.len(), len.next_multiple_of(PAGE));
+        let (from, len) = (self.len(), len.next_multiple_of(self.backing.page_bytes()));
         if len <= from {
             return Ok(());
         }
@@ -414,7 +433,10 @@ impl Medium for Mapped {
         self.window.check_room(len)?;
         match &self.backing {
             Backing::Anonymous => self.window.extend(MapSource::Anonymous, len)?,
-            Backing::Memory(file) | Backing::Dax(file) | Backing::Disk(file) => {
+            Backing::Memory(file)
+            | Backing::HugePages { file, .. }
+            | Backing::Dax(file)
+            | Backing::Disk(file) => {
                 file.grow(from, len, || self.sync(file).map_err(io::Error::other))?;
                 if let Err(e) = self.window.extend(self.backing.source(), len) {
                     file.truncate(from)?;
@@ -548,7 +570,10 @@ impl Medium for Mapped {
 
     fn file_id(&self) -> Option<FileId> {
         match &self.backing {
-            Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => file.id(),
+            Backing::Memory(file)
+            | Backing::HugePages { file, .. }
+            | Backing::Disk(file)
+            | Backing::Dax(file) => file.id(),
             Backing::Anonymous | Backing::Device { .. } => None,
         }
     }

@@ -5,6 +5,7 @@
 //! | a devdax device                 | [`Mapped`], DAX  |                  |
 //! | a file that maps with `MAP_SYNC`| [`Mapped`], DAX  | [`File`]         |
 //! | a file on tmpfs or ramfs        | [`Mapped`], DRAM | [`File`]         |
+//! | a file on hugetlbfs             | [`Mapped`], DRAM |                  |
 //! | any other file                  | [`File`]         | [`Mapped`], DRAM: see [`OpenOptions::page_cache`] |
 //!
 //! If the path cannot be the requested medium, the open fails. It never falls back to another medium.
@@ -27,6 +28,7 @@ use super::reader::ReadMode;
 use super::signature;
 use super::space::{FileKind, KernelIo, PoolFile, Progress, check_limit};
 use super::sysfs::Sysfs;
+use super::window::HUGE;
 use crate::medium::{Caps, Kind, Medium, Off, Poisoned};
 use crate::offset::PAGE;
 use crate::pool;
@@ -111,7 +113,7 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     }
     let bytes = match place {
         FileKind::Device { bytes, .. } => bytes,
-        FileKind::Dax | FileKind::Memory | FileKind::Disk => {
+        FileKind::Dax | FileKind::Memory | FileKind::HugePages { .. } | FileKind::Disk => {
             let bytes = file.bytes().map_err(failed("read"))?;
             if bytes < pool::HEAD_BYTES {
                 let path = path.into();
@@ -153,7 +155,7 @@ pub fn share_path(path: &Path) -> Result<Mapped, OpenError> {
     Mapped::shared(file, place, bytes / PAGE * PAGE).map_err(failed("map"))
 }
 
-/// Creates a medium of `bytes`, rounded up to whole pages, at `path`. On `Ok` its space is allocated and written,
+/// Creates a medium of `bytes`, rounded up to whole pages (on hugetlbfs to whole huge pages), at `path`. On `Ok` its space is allocated and written,
 /// and durable if the medium can be. An existing file is refused, and so is a device that contains
 /// data (unless [`OpenOptions::force`]). On an error no file is left behind. A device is always used as a
 /// whole.
@@ -185,12 +187,7 @@ pub fn prepare_path(
         return Ok((medium, PendingPath::none(path)));
     }
     let (file, name) = PoolFile::create(path, Arc::clone(&options.io))?;
-    let whole = bytes.checked_next_multiple_of(PAGE);
-    let whole = whole.ok_or_else(|| OpenError::NoSpace {
-        path: path.into(),
-        bytes,
-    })?;
-    let medium = create_in(file, path, whole, options, progress)?;
+    let medium = create_in(file, path, bytes, options, progress)?;
     Ok((medium, name))
 }
 
@@ -203,6 +200,11 @@ fn create_in(
 ) -> Result<AnyMedium, OpenError> {
     let failed = |doing| move |e| OpenError::io(path, doing, e);
     let place = file.file_kind().map_err(failed("create"))?;
+    let whole = bytes.checked_next_multiple_of(place.page_bytes());
+    let bytes = whole.ok_or_else(|| OpenError::NoSpace {
+        path: path.into(),
+        bytes,
+    })?;
     let kind = choose(path, place, options)?;
     filesystem::overwrite_in_place(&file);
     let found = filesystem::examine(&file, place, options)?;
@@ -325,15 +327,20 @@ fn choose(path: &Path, place: FileKind, options: &OpenOptions) -> Result<Kind, O
         FileKind::Device { .. } => (Kind::Dax, "a devdax device, which only dax can be"),
         FileKind::Dax => (Kind::Dax, "a file on persistent memory: dax or file"),
         FileKind::Memory => (Kind::Dram, "a file in memory: dram or file"),
+        FileKind::HugePages { page_bytes } if page_bytes > HUGE => {
+            let why = "its pages are larger than 2 MiB; mount hugetlbfs with pagesize=2M";
+            return Err(OpenError::io(path, "map", io::Error::other(why)));
+        }
+        FileKind::HugePages { .. } => (Kind::Dram, "a file of huge pages, which only dram can be"),
         FileKind::Disk => (
             Kind::File,
             "an ordinary file, which no mapping makes durable: file",
         ),
     };
-    let is_file = !matches!(place, FileKind::Device { .. });
+    let has_write = !matches!(place, FileKind::Device { .. } | FileKind::HugePages { .. });
     match options.medium {
         None => Ok(best),
-        Some(wanted) if wanted == best || (wanted == Kind::File && is_file) => Ok(wanted),
+        Some(wanted) if wanted == best || (wanted == Kind::File && has_write) => Ok(wanted),
         Some(medium) => Err(OpenError::Unavailable {
             path: path.into(),
             medium,

@@ -101,8 +101,23 @@ pub(crate) enum FileKind {
     Dax,
     /// A file in memory: tmpfs or ramfs.
     Memory,
+    /// A file in memory on hugetlbfs: its length is a multiple of `page_bytes`, and it has no `write`.
+    HugePages {
+        /// Bytes of a page.
+        page_bytes: u64,
+    },
     /// Any other file.
     Disk,
+}
+
+impl FileKind {
+    /// Returns the bytes of a page, of which the length of a file or device of this kind is a multiple.
+    pub(super) fn page_bytes(self) -> u64 {
+        match self {
+            FileKind::HugePages { page_bytes } => page_bytes,
+            _ => PAGE,
+        }
+    }
 }
 
 /// Open pool file, locked except after [`PoolFile::share`].
@@ -277,7 +292,8 @@ impl PoolFile {
         }
     }
 
-    /// Allocates bytes `from..to`, writes zeros there and calls `sync` to make them durable (PM-SPACE-2). On an
+    /// Allocates bytes `from..to`, writes zeros there and calls `sync` to make them durable (PM-SPACE-2). On hugetlbfs both are
+    /// multiples of a page. On an
     /// error the file is truncated to `from` bytes.
     pub(crate) fn fill(
         &self,
@@ -307,12 +323,17 @@ impl PoolFile {
         const SYNC_BYTES: u64 = 256 << 20;
         let call_bytes = (PARTS * ZEROS.len()) as u64;
         check_limit(to)?;
-        if to > from {
+        let is_zeroed = self.huge_page_bytes()?.is_some(); // hugetlbfs allocates pages of zeros.
+        if to > from && !is_zeroed {
             self.allocate(from, to - from)?;
         }
         let mut at = from;
         while at < to {
             let turn = to.min(at + SYNC_BYTES);
+            if is_zeroed {
+                self.allocate(at, turn - at)?;
+                at = turn;
+            }
             while at < turn {
                 let run = call_bytes.min(turn - at);
                 let parts: [&[u8]; PARTS] = std::array::from_fn(|i| {
@@ -384,12 +405,23 @@ impl PoolFile {
         if !metadata.is_file() {
             return Err(io::Error::other("neither a file nor a devdax device"));
         }
+        if let Some(page_bytes) = self.huge_page_bytes()? {
+            return Ok(FileKind::HugePages { page_bytes });
+        }
         let file_system = rustix::fs::fstatfs(&self.file)?.f_type as u32;
         Ok(match file_system {
             TMPFS | RAMFS => FileKind::Memory,
             _ if self.supports_map_sync() => FileKind::Dax,
             _ => FileKind::Disk,
         })
+    }
+
+    /// Returns the bytes of a page, if the file is on hugetlbfs.
+    fn huge_page_bytes(&self) -> io::Result<Option<u64>> {
+        const HUGETLBFS: u32 = 0x9584_58f6;
+        let file_system = rustix::fs::fstatfs(&self.file)?;
+        let is_huge = file_system.f_type as u32 == HUGETLBFS;
+        Ok(is_huge.then_some(file_system.f_bsize as u64))
     }
 
     /// Returns whether the file can be mapped with `MAP_SYNC`. Only an attempt to map it is reliable.

@@ -33,7 +33,7 @@ use crate::offset::{LINE, Off, PAGE, WORD};
 /// Address range reserved for a file's window so that it can grow, in bytes. Less if the kernel refuses as much.
 pub(crate) const RESERVE_BYTES: u64 = 4 << 40;
 /// Alignment of the base address, so that huge pages fit, in bytes.
-const HUGE: u64 = 2 << 20;
+pub(super) const HUGE: u64 = 2 << 20;
 
 /// Source of the pages mapped into a window.
 #[derive(Clone, Copy)]
