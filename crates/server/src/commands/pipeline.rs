@@ -20,14 +20,13 @@ use super::table::COMMANDS;
 use super::tracking::{enables_tracking, is_recording};
 use super::transactions;
 use crate::exec_context::{ExecOutcome, ExecutedRequest, StoreAccess, Turn, TurnProgress, WINDOW};
-use crate::protocol::resp::{Args, RequestParser, reply};
+use crate::protocol::resp::{Args, ProtocolError, RequestParser, reply};
 use crate::state::pause::PauseKind;
 use crate::state::shared::ServerShared;
 use crate::stats::counters::Counter;
 
 /// Executes the complete requests in the connection's input.
 pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut RequestParser) {
-    let settings = &turn.shared.settings;
     let (input, mut ctx, mut turn): (_, CommandContext<'_>, _) = turn.split(client);
     // SRV-USER-1
     if !ctx.client.follow_users(&ctx.shared.security.users) {
@@ -35,10 +34,8 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
         return;
     }
     while !turn.status.closing {
-        // AUTH lifts the limits of the request after it.
-        let is_authenticated = ctx.client.user.is_authenticated();
-        let most = if is_authenticated { WINDOW } else { 1 };
-        let read = parser.read(input.unread(), settings.limits(is_authenticated), most);
+        let most = requests_ahead(ctx.client);
+        let read = parse_ahead(ctx.shared, ctx.client, parser, input.unread());
         let (window, count) = look_ahead(&mut ctx, parser, input.unread());
         for (index, &command) in window[..count].iter().enumerate() {
             let start = index.checked_sub(1).map_or(0, |before| parser.end(before));
@@ -71,6 +68,55 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut ClientState, parser: &mut Req
             return;
         }
     }
+}
+
+/// Most requests that are parsed before the first is executed. AUTH lifts the limits of the request after it.
+#[inline]
+fn requests_ahead(client: &ClientState) -> usize {
+    match client.user.is_authenticated() {
+        true => WINDOW,
+        false => 1,
+    }
+}
+
+/// Parses a window of the requests in `input`, for [`lone_key`] and [`execute`]. Parsing again, with more input, continues.
+///
+/// # Errors
+/// The request after the complete ones is malformed. Parsing again returns the error again.
+#[inline]
+pub(crate) fn parse_ahead(
+    shared: &ServerShared<'_>,
+    client: &ClientState,
+    parser: &mut RequestParser,
+    input: &[u8],
+) -> Result<usize, ProtocolError> {
+    let limits = shared.settings.limits(client.user.is_authenticated());
+    parser.read(input, limits, requests_ahead(client))
+}
+
+/// The key of the request that was parsed from `input`, and whether the request reads its value. `None` if more than one was
+/// parsed.
+pub(crate) fn lone_key<'a>(
+    client: &ClientState,
+    parser: &'a RequestParser,
+    input: &'a [u8],
+) -> Option<(Key<'a>, bool)> {
+    if parser.len() != 1 {
+        return None;
+    }
+    let args = parser.args(input, 0);
+    key_of(client, COMMANDS.find(args.at(0))?, args)
+}
+
+/// The first key of a request, and whether the request reads its value.
+#[inline]
+fn key_of<'a>(client: &ClientState, command: &Command, args: Args<'a>) -> Option<(Key<'a>, bool)> {
+    let first = command.first_key(args);
+    let key = Key {
+        db: client.db,
+        bytes: args.at(first),
+    };
+    (first > 0).then_some((key, command.is(flag::READONLY)))
 }
 
 /// A request that was parsed.
@@ -320,11 +366,10 @@ fn look_ahead(
     for (index, slot) in window[..count].iter_mut().enumerate() {
         let args = parser.args(input, index);
         *slot = COMMANDS.find(args.at(0));
-        let first = slot.map_or(0, |command| command.first_key(args));
-        if first > 0 {
-            keys[found].bytes = args.at(first);
+        if let Some((key, is_read)) = slot.and_then(|command| key_of(ctx.client, command, args)) {
+            keys[found] = key;
             found += 1;
-            reads |= slot.is_some_and(|command| command.flags & flag::READONLY != 0);
+            reads |= is_read;
         }
     }
     ctx.thread

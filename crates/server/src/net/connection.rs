@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use farbank_store::Key;
 use mio::event::Event;
 use mio::net::TcpStream;
 
@@ -14,10 +15,12 @@ use crate::buffers::pool::BufferPool;
 use crate::commands::context::client_state::ClientState;
 use crate::commands::memcached::pipeline::MemcachedConn;
 use crate::commands::table::COMMANDS;
+use crate::commands::{memcached, pipeline};
 use crate::exec_context::TurnStatus;
 use crate::protocol::resp::{RequestParser, RespVersion};
 use crate::settings::WireProtocol;
 use crate::state::clients::ClientInfo;
+use crate::state::shared::ServerShared;
 use crate::state::tracking::Tracking;
 use crate::state::users::UserRegistry;
 
@@ -77,12 +80,14 @@ pub(super) struct Connection {
     pub(super) soft_since_ms: Option<u64>,
 }
 
-/// On which lists of the worker a connection is.
+/// On which lists of the worker a connection is, and what its last visit has shown.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct ListMarks {
     /// Its last visit moved many bytes and used its whole time slice, or it has more to send. The worker visits one
     /// slow connection per loop iteration (SRV-WORKER-5).
     pub(super) is_slow: bool,
+    /// Its last visit executed several requests.
+    pub(super) is_pipelining: bool,
     /// It is on one of the lists of connections to visit.
     pub(super) listed: bool,
     /// It is on the list of connections visited in this batch.
@@ -165,6 +170,26 @@ impl Connection {
                     return Ok(None);
                 }
                 Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Parses the requests that have arrived, for [`Connection::lone_key`]. Their execution does not parse them again.
+    pub(super) fn parse_ahead(&mut self, shared: &ServerShared<'_>) {
+        if let ProtocolState::Resp { client, parser } = &mut self.protocol {
+            // An error is met again by the execution, which replies with it.
+            let _ = pipeline::parse_ahead(shared, client, parser, self.input.unread());
+        }
+    }
+
+    /// The key of the only request that has arrived, and whether the request reads its value. `None` if several have arrived: the
+    /// pipeline prefetches their keys.
+    pub(super) fn lone_key(&self, shared: &ServerShared<'_>) -> Option<(Key<'_>, bool)> {
+        let input = self.input.unread();
+        match &self.protocol {
+            ProtocolState::Resp { client, parser } => pipeline::lone_key(client, parser, input),
+            ProtocolState::Memcached(conn) => {
+                memcached::pipeline::lone_key(conn, input, shared.item_bytes_max())
             }
         }
     }

@@ -18,12 +18,13 @@
 //! SRV-WORKER-6  The worker does not execute a long request: it lends the connection to another thread (`long_requests`). Of a
 //!     lent connection the worker keeps its socket's events, its messages, and whether it was killed.
 //!
-//! `messages` has the worker's part in publish and subscribe, `pauses` that in CLIENT PAUSE, `limits` closes connections that
-//! exceed a limit.
+//! `read_ahead` reads from several ready connections before the first is served. `messages` has the worker's part in publish and
+//! subscribe, `pauses` that in CLIENT PAUSE, `limits` closes connections that exceed a limit.
 
 mod limits;
 mod messages;
 mod pauses;
+mod read_ahead;
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -209,19 +210,9 @@ impl<'a> Worker<'a> {
             let flushed = self.executor.flush_if_due();
             self.publish(flushed);
             found_room = self.visit_awaiting_room();
-            // Connections listed during these visits wait for the next iteration.
-            for _ in 0..self.visits.ready.len() {
-                if let Some(slot) = self.visits.ready.pop_front() {
-                    self.visit(slot);
-                }
-                if self.executor.thread.requests >= BATCH_REQUESTS
-                    || self.batch.bytes >= BATCH_BYTES
-                {
-                    self.commit_batch();
-                }
-            }
+            self.visit_ready();
             if let Some(slot) = self.visits.slow.pop_front() {
-                self.visit(slot);
+                self.visit(slot, 0);
             }
             self.commit_batch();
             self.evict_keys();
@@ -273,7 +264,7 @@ impl<'a> Worker<'a> {
                 break;
             };
             let requests = self.executor.thread.requests;
-            self.visit(slot);
+            self.visit(slot, 0);
             if self.executor.thread.requests > requests {
                 return true;
             }
@@ -439,8 +430,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reads what a connection has sent and executes its requests.
-    fn visit(&mut self, slot: usize) {
+    /// Reads what a connection has sent, after the `received` bytes that were read ahead, and executes its requests.
+    fn visit(&mut self, slot: usize, received: usize) {
         let Some(mut conn) = self.table.take(slot) else {
             return;
         };
@@ -453,7 +444,7 @@ impl<'a> Worker<'a> {
             self.table.put(slot, conn);
             return self.list(slot);
         }
-        let kept = self.serve(&mut conn);
+        let kept = self.serve(&mut conn, received);
         self.table.put(slot, conn);
         match kept {
             Ok(()) => {
@@ -472,7 +463,7 @@ impl<'a> Worker<'a> {
         self.evict_clients();
     }
 
-    fn serve(&mut self, conn: &mut Connection) -> io::Result<()> {
+    fn serve(&mut self, conn: &mut Connection, received: usize) -> io::Result<()> {
         conn.status.stalled = conn.output.pending() >= STALL_BYTES;
         (conn.status.awaits_room, conn.status.unfinished) = (false, false);
         conn.status.paused = false;
@@ -483,29 +474,23 @@ impl<'a> Worker<'a> {
         conn.output
             .prepare_buffer(&mut self.executor.thread.buffer_pool, bytes_max);
         let (bytes, pending) = (self.batch.bytes, conn.output.pending());
+        let requests = self.executor.thread.requests;
         let mut deadline = None;
         if !conn.status.closing && !conn.input.unread().is_empty() {
-            // Input that a stall left unexecuted comes first.
+            // Input that was read ahead, or that a stall left unexecuted, comes first.
             deadline = Some(self.execute(conn, deadline));
         }
-        if conn.readiness.readable && conn.status.goes_on() {
-            if let Some(bytes) = conn.fill(&mut self.inputs.pool)? {
-                self.executor.thread.counters.count(Counter::BytesIn, bytes);
-                self.executor.thread.counters.count(Counter::Reads, 1);
-                self.batch.bytes += bytes;
-                conn.client_info
-                    .active_ms
-                    .store(self.shared.clock_ms(), Ordering::Relaxed);
-                deadline = Some(self.execute(conn, deadline));
-            }
-            if conn.input.unread().len() > size(&self.shared.settings.input_bytes_max) {
-                return Err(io::Error::other("request above client-query-buffer-limit"));
-            }
+        if conn.readiness.readable && conn.status.goes_on() && self.receive(conn)?.is_some() {
+            deadline = Some(self.execute(conn, deadline));
         }
+        if conn.input.unread().len() > size(&self.shared.settings.input_bytes_max) {
+            return Err(io::Error::other("request above client-query-buffer-limit"));
+        }
+        conn.marks.is_pipelining = self.executor.thread.requests > requests + 1;
         self.check_output_limit(conn)?;
         conn.input.release_if_idle(&mut self.inputs.pool);
         self.batch.bytes += conn.output.pending().saturating_sub(pending);
-        conn.marks.is_slow = self.batch.bytes - bytes >= LONG_BYTES
+        conn.marks.is_slow = received + self.batch.bytes - bytes >= LONG_BYTES
             && deadline.is_some_and(|deadline| Instant::now() >= deadline);
         conn.publish_info();
         conn.client_info

@@ -41,6 +41,11 @@ impl Volatile {
         }
     }
 
+    /// Returns the number of keys of each prefetch since the last call.
+    pub(crate) fn take_prefetches(&self) -> Vec<usize> {
+        std::mem::take(&mut self.inner.state().prefetches)
+    }
+
     /// Makes operations on many keys wait.
     pub(crate) fn close_gate(&self) {
         self.inner.gate().is_closed = true;

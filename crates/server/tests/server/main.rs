@@ -25,6 +25,7 @@ mod operators;
 mod passwords;
 mod protected;
 mod pubsub;
+mod read_ahead;
 mod saves;
 mod scripts;
 mod swaps;

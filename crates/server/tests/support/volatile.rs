@@ -68,6 +68,8 @@ pub(crate) struct State {
     pub(crate) full: bool,
     pub(crate) poisoned: Option<Poisoned>,
     pub(crate) damaged: Vec<Name>,
+    /// Number of keys of each prefetch.
+    pub(crate) prefetches: Vec<usize>,
     wake: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -425,6 +427,10 @@ impl Ops for Door {
 
 impl Session for Door {
     fn on_conflict(&mut self, _: ConflictPolicy) {}
+
+    fn prefetch(&mut self, keys: &[Key<'_>], _: bool) {
+        self.inner.state().prefetches.push(keys.len());
+    }
 
     fn used_bytes(&self) -> u64 {
         let bytes = |written: &Written| {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use farbank_store::RoomReply;
+use farbank_store::{Key, RoomReply};
 
 use super::context::{
     CasSource, MemcachedClient, MemcachedCtx, OUT_OF_MEMORY, OUT_OF_MEMORY_STORING, key,
@@ -268,23 +268,10 @@ fn prefetch(ctx: &mut MemcachedCtx<'_>, window: &[(TextRequest<'_>, usize)]) {
     let mut keys = [key(&[]); WINDOW];
     let (mut found, mut reads) = (0, false);
     for (request, _) in window {
-        let bytes = match request {
-            TextRequest::Get { keys, .. } => {
-                reads = true;
-                keys.clone().next()
-            }
-            TextRequest::Store(store) => Some(store.key),
-            TextRequest::MetaSet { key, .. } => Some(*key),
-            TextRequest::Line(words) => {
-                let mut words = *words;
-                reads |= words.next() == Some(b"mg");
-                words.next()
-            }
-            TextRequest::Fault { .. } => None,
-        };
-        if let Some(bytes) = bytes.filter(|key| key.len() <= KEY_BYTES_MAX) {
-            keys[found] = key(bytes);
+        if let Some((key, is_read)) = key_of(request) {
+            keys[found] = key;
             found += 1;
+            reads |= is_read;
         }
     }
     ctx.thread
@@ -293,6 +280,38 @@ fn prefetch(ctx: &mut MemcachedCtx<'_>, window: &[(TextRequest<'_>, usize)]) {
     if found > 1 {
         ctx.store.prefetch(&keys[..found], reads);
     }
+}
+
+/// The key of the only complete request in `input`, and whether the request reads its value.
+pub(crate) fn lone_key<'a>(
+    conn: &MemcachedConn,
+    input: &'a [u8],
+    item_bytes_max: usize,
+) -> Option<(Key<'a>, bool)> {
+    let limits = TextLimits { item_bytes_max };
+    match parse::read(input, conn.scanned, limits) {
+        ParseStep::Whole { request, used, .. } if conn.skip == 0 && used == input.len() => {
+            key_of(&request)
+        }
+        _ => None,
+    }
+}
+
+/// The first key of a request, and whether the request reads its value.
+#[inline]
+fn key_of<'a>(request: &TextRequest<'a>) -> Option<(Key<'a>, bool)> {
+    let (bytes, is_read) = match request {
+        TextRequest::Get { keys, .. } => (keys.clone().next()?, true),
+        TextRequest::Store(store) => (store.key, false),
+        TextRequest::MetaSet { key, .. } => (*key, false),
+        TextRequest::Line(words) => {
+            let mut words = *words;
+            let is_read = words.next() == Some(b"mg");
+            (words.next()?, is_read)
+        }
+        TextRequest::Fault { .. } => return None,
+    };
+    (bytes.len() <= KEY_BYTES_MAX).then(|| (key(bytes), is_read))
 }
 
 /// Whether a request of `bytes` can run now: the store has the space it needs, or will refuse it without waiting.
