@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::RunSize;
+use crate::huge_pages::{self, ReservedPages};
 use crate::run::{farbank, install, succeed, works};
 
 /// Expected outcome of creating a pool.
@@ -86,6 +87,7 @@ impl MountStage {
         let thin = self.device("ext4", &["mkfs.ext4", "-q"], 100 << 20, false)?;
         create(&thin, &ExpectedOutcome::Warned(sparse))?;
         self.overlays(&thin, sparse)?;
+        self.huge_pages()?;
         let behind_fuse = self.make("fuse")?;
         let source = self.make("source")?;
         self.mount(Command::new("bindfs").arg(source), &behind_fuse)?;
@@ -126,6 +128,19 @@ impl MountStage {
         }
         self.mount(Command::new("mount").args(["-o", "loop"]).arg(&image), &at)?;
         Ok(at)
+    }
+
+    fn huge_pages(&mut self) -> Result<(), String> {
+        let Some(_pages) = ReservedPages::reserve() else {
+            println!("skipped: this machine has too few huge pages");
+            return Ok(());
+        };
+        let at = self.make("hugetlbfs")?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "hugetlbfs", "-o", "pagesize=2M", "none"]);
+        self.mount(&mut mount, &at)?;
+        create(&at, &ExpectedOutcome::Silent)?;
+        huge_pages::check(&at)
     }
 
     fn overlays(&mut self, upper: &Path, over: &'static str) -> Result<(), String> {

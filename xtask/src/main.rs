@@ -33,6 +33,7 @@ mod filesystems;
 mod fuzz;
 mod guest;
 mod hostile;
+mod huge_pages;
 mod libfabric;
 mod media_errors;
 mod memcached;
