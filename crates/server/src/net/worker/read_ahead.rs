@@ -93,10 +93,10 @@ impl Worker<'_> {
         let may_read = conn.readiness.readable
             && !conn.status.closing
             && !conn.status.awaits_long
-            && conn.waits_for.is_none()
             && !conn.marks.is_pipelining
             && conn.output.pending() < STALL_BYTES
-            && conn.input.unread().is_empty();
+            && conn.input.unread().is_empty()
+            && !self.awaits_messages(&mut conn);
         let received = match may_read {
             true => self.receive(&mut conn),
             false => Ok(None),
