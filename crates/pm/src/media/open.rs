@@ -155,10 +155,9 @@ pub fn share_path(path: &Path) -> Result<Mapped, OpenError> {
     Mapped::shared(file, place, bytes / PAGE * PAGE).map_err(failed("map"))
 }
 
-/// Creates a medium of `bytes`, rounded up to whole pages (on hugetlbfs to whole huge pages), at `path`. On `Ok` its space is allocated and written,
-/// and durable if the medium can be. An existing file is refused, and so is a device that contains
-/// data (unless [`OpenOptions::force`]). On an error no file is left behind. A device is always used as a
-/// whole.
+/// Creates a medium of `bytes`, rounded up to whole pages (on hugetlbfs to whole huge pages), at `path`. On `Ok` its space is
+/// allocated and written, and durable if the medium can be. An existing file is refused, and so is a device that contains data
+/// (unless [`OpenOptions::force`]). On an error no file is left behind. A device is always used as a whole.
 ///
 /// The file has its name before it contains a pool. To create a pool so that a kill leaves no incomplete one at
 /// `path`, use [`prepare_path`].

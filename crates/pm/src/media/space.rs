@@ -293,8 +293,7 @@ impl PoolFile {
     }
 
     /// Allocates bytes `from..to`, writes zeros there and calls `sync` to make them durable (PM-SPACE-2). On hugetlbfs both are
-    /// multiples of a page. On an
-    /// error the file is truncated to `from` bytes.
+    /// multiples of a page. On an error the file is truncated to `from` bytes.
     pub(crate) fn fill(
         &self,
         from: u64,
