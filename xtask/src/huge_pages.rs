@@ -1,11 +1,11 @@
 //! Part of the suite `file-systems`: pools and a tree's memory on hugetlbfs.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use crate::run::{farbank, output, succeed};
+use crate::serving::Serving;
 
 /// Number of huge pages of this machine.
 const NUMBER_FILE: &str = "/proc/sys/vm/nr_hugepages";
@@ -74,17 +74,6 @@ fn refused(folder: &Path, options: &[&str], expected: &str) -> Result<(), String
     }
 }
 
-/// Ends a process when it is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail only if it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Puts a value into a tree in the memory of a server, and reads it after a restart of the server.
 fn shared_memory(folder: &Path) -> Result<(), String> {
     let (memory, key) = (folder.join("memory"), folder.with_extension("key"));
@@ -107,18 +96,10 @@ fn shared_memory(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// Starts a memory server and waits for its banner.
-fn memory_server(memory: &Path, key: &Path) -> Result<Running, String> {
+/// Starts a memory server.
+fn memory_server(memory: &Path, key: &Path) -> Result<Serving, String> {
     let mut command = farbank();
     command.args(["memory-server", "--listen", "127.0.0.1:0", "--size", "32mb"]);
     command.arg("--key-file").arg(key).arg("--pool").arg(memory);
-    let child = command.stdout(Stdio::piped()).spawn();
-    let mut server = Running(child.map_err(|e| e.to_string())?);
-    let stdout = server.0.stdout.take().ok_or("the server has no output")?;
-    let mut banner = String::new();
-    let read = BufReader::new(stdout).read_line(&mut banner);
-    match read {
-        Ok(bytes) if bytes > 0 => Ok(server),
-        _ => Err("the memory server did not start".into()),
-    }
+    Serving::await_banner(&mut command, "listens on ", 1)
 }

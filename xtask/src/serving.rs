@@ -14,8 +14,17 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Runs `command` and waits for its banner, which contains `scheme` (`redis://`) followed by the address.
+    /// Runs `farbank serve` as `command` and waits for its banner, which contains `scheme` (`redis://`) followed by the address.
     pub(crate) fn start(command: &mut Command, scheme: &str) -> Result<Serving, String> {
+        Serving::await_banner(command, scheme, 4)
+    }
+
+    /// Runs `command` and waits for its banner of `lines` lines, which contains `scheme` followed by the address.
+    pub(crate) fn await_banner(
+        command: &mut Command,
+        scheme: &str,
+        lines: usize,
+    ) -> Result<Serving, String> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let child = child.map_err(|e| format!("the server does not start: {e}"))?;
         let mut server = Serving {
@@ -28,7 +37,7 @@ impl Serving {
             .stdout
             .take()
             .ok_or("the server has no output")?;
-        for line in BufReader::new(stdout).lines().take(4) {
+        for line in BufReader::new(stdout).lines().take(lines) {
             let line = line.map_err(|e| e.to_string())?;
             println!("{line}");
             let memcached = line.split_once("memcached://").map(|(_, rest)| rest);
