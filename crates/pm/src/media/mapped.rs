@@ -87,6 +87,8 @@ pub struct Mapped {
     /// Watches the file, if there is one. Declared before the file, because dropping it gives the lease back.
     watch: Option<FileWatch>,
     backing: Backing,
+    /// The medium grows by a multiple of this, in bytes.
+    page_bytes: u64,
     /// Reason why no write is acknowledged: a lost store, a failed sync, or a removed or truncated file.
     poison: Arc<OnceLock<Poisoned>>,
     /// Held while the medium grows.
@@ -115,13 +117,8 @@ impl watch::PoisonFlag for Arc<OnceLock<Poisoned>> {
 
 enum Backing {
     Anonymous,
-    /// A file on tmpfs.
+    /// A file on tmpfs or hugetlbfs.
     Memory(PoolFile),
-    /// A file on hugetlbfs. It grows by whole pages of `page_bytes`.
-    HugePages {
-        file: PoolFile,
-        page_bytes: u64,
-    },
     /// An ordinary file in the page cache.
     Disk(PoolFile),
     /// A file on a DAX file system.
@@ -137,9 +134,7 @@ impl Backing {
     fn source(&self) -> MapSource<'_> {
         match self {
             Backing::Anonymous => MapSource::Anonymous,
-            Backing::Memory(file) | Backing::HugePages { file, .. } | Backing::Disk(file) => {
-                MapSource::Write(file.fd())
-            }
+            Backing::Memory(file) | Backing::Disk(file) => MapSource::Write(file.fd()),
             Backing::Dax(file)
             | Backing::Device {
                 file,
@@ -156,15 +151,7 @@ impl Backing {
         match self {
             Backing::Anonymous => None,
             Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => Some(file),
-            Backing::Device { file, .. } | Backing::HugePages { file, .. } => Some(file),
-        }
-    }
-
-    /// Returns the bytes of a page, of which the length is a multiple.
-    fn page_bytes(&self) -> u64 {
-        match self {
-            Backing::HugePages { page_bytes, .. } => *page_bytes,
-            _ => PAGE,
+            Backing::Device { file, .. } => Some(file),
         }
     }
 }
@@ -224,9 +211,8 @@ impl Mapped {
             false => "a kill and a power cut: persistent memory, written back and fenced",
         };
         let (backing, kind, survives) = match place {
-            FileKind::Memory => (Backing::Memory(file), Kind::Dram, dram),
-            FileKind::HugePages { page_bytes } => {
-                (Backing::HugePages { file, page_bytes }, Kind::Dram, dram)
+            FileKind::Memory | FileKind::HugePages { .. } => {
+                (Backing::Memory(file), Kind::Dram, dram)
             }
             FileKind::Dax => (Backing::Dax(file), Kind::Dax, dax),
             FileKind::Device { map_sync, .. } => {
@@ -234,7 +220,9 @@ impl Mapped {
             }
             FileKind::Disk => (Backing::Disk(file), Kind::Dram, cached),
         };
-        Mapped::new(backing, kind, bytes, reserve, survives.into())
+        let mut mapped = Mapped::new(backing, kind, bytes, reserve, survives.into())?;
+        mapped.page_bytes = place.page_bytes();
+        Ok(mapped)
     }
 
     fn start_watch(
@@ -243,10 +231,7 @@ impl Mapped {
         lease: Option<Lease>,
     ) -> io::Result<Option<FileWatch>> {
         let file = match &self.backing {
-            Backing::Memory(file)
-            | Backing::HugePages { file, .. }
-            | Backing::Disk(file)
-            | Backing::Dax(file) => file,
+            Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => file,
             Backing::Anonymous | Backing::Device { .. } => return Ok(None),
         };
         let poison = Box::new(Arc::clone(&self.poison));
@@ -326,6 +311,7 @@ impl Mapped {
         Ok(Mapped {
             window,
             backing,
+            page_bytes: PAGE,
             watch: None,
             poison: Arc::default(),
             growing: Mutex::new(()),
@@ -425,7 +411,7 @@ impl Medium for Mapped {
 
     fn grow(&self, len: u64) -> io::Result<()> {
         let _growing = ignore_poison(self.growing.lock());
-        let (from, len) = (self.len(), len.next_multiple_of(self.backing.page_bytes()));
+        let (from, len) = (self.len(), len.next_multiple_of(self.page_bytes));
         if len <= from {
             return Ok(());
         }
@@ -433,10 +419,7 @@ impl Medium for Mapped {
         self.window.check_room(len)?;
         match &self.backing {
             Backing::Anonymous => self.window.extend(MapSource::Anonymous, len)?,
-            Backing::Memory(file)
-            | Backing::HugePages { file, .. }
-            | Backing::Dax(file)
-            | Backing::Disk(file) => {
+            Backing::Memory(file) | Backing::Dax(file) | Backing::Disk(file) => {
                 file.grow(from, len, || self.sync(file).map_err(io::Error::other))?;
                 if let Err(e) = self.window.extend(self.backing.source(), len) {
                     file.truncate(from)?;
@@ -570,10 +553,7 @@ impl Medium for Mapped {
 
     fn file_id(&self) -> Option<FileId> {
         match &self.backing {
-            Backing::Memory(file)
-            | Backing::HugePages { file, .. }
-            | Backing::Disk(file)
-            | Backing::Dax(file) => file.id(),
+            Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => file.id(),
             Backing::Anonymous | Backing::Device { .. } => None,
         }
     }

@@ -322,7 +322,8 @@ impl PoolFile {
         const SYNC_BYTES: u64 = 256 << 20;
         let call_bytes = (PARTS * ZEROS.len()) as u64;
         check_limit(to)?;
-        let is_zeroed = self.huge_page_bytes()?.is_some(); // hugetlbfs allocates pages of zeros.
+        // hugetlbfs allocates pages of zeros.
+        let is_zeroed = matches!(self.file_kind()?, FileKind::HugePages { .. });
         if to > from && !is_zeroed {
             self.allocate(from, to - from)?;
         }
@@ -394,6 +395,7 @@ impl PoolFile {
     pub(crate) fn file_kind(&self) -> io::Result<FileKind> {
         const TMPFS: u32 = 0x0102_1994;
         const RAMFS: u32 = 0x8584_58f6;
+        const HUGETLBFS: u32 = 0x9584_58f6;
         let metadata = self.file.metadata()?;
         if metadata.file_type().is_char_device() {
             return Ok(FileKind::Device {
@@ -404,23 +406,15 @@ impl PoolFile {
         if !metadata.is_file() {
             return Err(io::Error::other("neither a file nor a devdax device"));
         }
-        if let Some(page_bytes) = self.huge_page_bytes()? {
-            return Ok(FileKind::HugePages { page_bytes });
-        }
-        let file_system = rustix::fs::fstatfs(&self.file)?.f_type as u32;
-        Ok(match file_system {
+        let file_system = rustix::fs::fstatfs(&self.file)?;
+        Ok(match file_system.f_type as u32 {
             TMPFS | RAMFS => FileKind::Memory,
+            HUGETLBFS => FileKind::HugePages {
+                page_bytes: file_system.f_bsize as u64,
+            },
             _ if self.supports_map_sync() => FileKind::Dax,
             _ => FileKind::Disk,
         })
-    }
-
-    /// Returns the bytes of a page, if the file is on hugetlbfs.
-    fn huge_page_bytes(&self) -> io::Result<Option<u64>> {
-        const HUGETLBFS: u32 = 0x9584_58f6;
-        let file_system = rustix::fs::fstatfs(&self.file)?;
-        let is_huge = file_system.f_type as u32 == HUGETLBFS;
-        Ok(is_huge.then_some(file_system.f_bsize as u64))
     }
 
     /// Returns whether the file can be mapped with `MAP_SYNC`. Only an attempt to map it is reliable.
