@@ -14,7 +14,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use farbank_store::{Error, Ops, Session};
+use farbank_store::{Error, Key, Ops, Session};
 
 use crate::buffers::input::InputBuffer;
 use crate::buffers::pool::BufferPool;
@@ -42,6 +42,49 @@ pub(crate) const LONG_REQUEST_BYTES: usize = 2 << 20;
 pub(crate) const LONG_BYTES: usize = 16 << 10;
 /// The clock is read after every `SHORT_REQUESTS` short requests, because each may have processed a large value.
 const SHORT_REQUESTS: usize = 4;
+
+/// The first keys of requests that are executed soon, to be prefetched together.
+pub(crate) struct WindowKeys<'a> {
+    keys: [Key<'a>; WINDOW],
+    len: usize,
+    /// Whether a request reads its value.
+    reads: bool,
+}
+
+impl<'a> WindowKeys<'a> {
+    #[inline]
+    pub(crate) fn new() -> WindowKeys<'a> {
+        WindowKeys {
+            keys: [Key { db: 0, bytes: &[] }; WINDOW],
+            len: 0,
+            reads: false,
+        }
+    }
+
+    /// Adds the key of a request, and whether the request reads its value, if the request has a key. At most [`WINDOW`] are added.
+    #[inline]
+    pub(crate) fn add(&mut self, first: Option<(Key<'a>, bool)>) {
+        if let Some((key, is_read)) = first {
+            self.keys[self.len] = key;
+            self.len += 1;
+            self.reads |= is_read;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn keys(&self) -> &[Key<'a>] {
+        &self.keys[..self.len]
+    }
+
+    /// Prefetches the keys in the store, if there are several: a request does not wait longer for one key.
+    #[inline]
+    pub(crate) fn prefetch(&self, session: &mut dyn Session) {
+        if self.len > 1 {
+            session.prefetch(self.keys(), self.reads);
+        }
+    }
+}
+
 /// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExecOutcome {

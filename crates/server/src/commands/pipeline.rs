@@ -19,7 +19,9 @@ use super::slowlog::note_slow;
 use super::table::COMMANDS;
 use super::tracking::{enables_tracking, is_recording};
 use super::transactions;
-use crate::exec_context::{ExecOutcome, ExecutedRequest, StoreAccess, Turn, TurnProgress, WINDOW};
+use crate::exec_context::{
+    ExecOutcome, ExecutedRequest, StoreAccess, Turn, TurnProgress, WINDOW, WindowKeys,
+};
 use crate::protocol::resp::{Args, ProtocolError, RequestParser, reply};
 use crate::state::pause::PauseKind;
 use crate::state::shared::ServerShared;
@@ -358,27 +360,15 @@ fn look_ahead(
     input: &[u8],
 ) -> ([Option<&'static Command>; WINDOW], usize) {
     let mut window = [None; WINDOW];
-    let mut keys = [Key {
-        db: ctx.client.db,
-        bytes: &[],
-    }; WINDOW];
-    let (count, mut found, mut reads) = (parser.len(), 0, false);
+    let (count, mut keys) = (parser.len(), WindowKeys::new());
     for (index, slot) in window[..count].iter_mut().enumerate() {
         let args = parser.args(input, index);
         *slot = COMMANDS.find(args.at(0));
-        if let Some((key, is_read)) = slot.and_then(|command| key_of(ctx.client, command, args)) {
-            keys[found] = key;
-            found += 1;
-            reads |= is_read;
-        }
+        keys.add(slot.and_then(|command| key_of(ctx.client, command, args)));
     }
-    ctx.thread
-        .sampler
-        .sample(&keys[..found], &ctx.published.hot);
-    if found > 1
-        && let StoreAccess::Session(session) = &mut ctx.store
-    {
-        session.prefetch(&keys[..found], reads);
+    ctx.thread.sampler.sample(keys.keys(), &ctx.published.hot);
+    if let StoreAccess::Session(session) = &mut ctx.store {
+        keys.prefetch(&mut **session);
     }
     (window, count)
 }

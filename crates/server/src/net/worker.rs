@@ -455,10 +455,7 @@ impl<'a> Worker<'a> {
                     self.batch.touched.push(slot);
                 }
             }
-            Err(error) => {
-                tracing::debug!(%error, "connection lost");
-                self.close(slot);
-            }
+            Err(error) => self.close_failed(slot, &error),
         }
         self.evict_clients();
     }
@@ -647,10 +644,7 @@ impl<'a> Worker<'a> {
                         .count(Counter::BytesOut, bytes);
                     self.executor.thread.counters.count(Counter::Writes, 1);
                 }
-                Err(error) => {
-                    tracing::debug!(%error, "connection lost");
-                    return self.close(slot);
-                }
+                Err(error) => return self.close_failed(slot, &error),
             }
         }
         let pending = conn.output.pending();
@@ -694,6 +688,12 @@ impl<'a> Worker<'a> {
         if waits || resumes || ready || conn.status.unfinished || sends_on {
             self.list(slot);
         }
+    }
+
+    /// Closes a connection whose socket or input has failed.
+    fn close_failed(&mut self, slot: usize, error: &io::Error) {
+        tracing::debug!(%error, "connection lost");
+        self.close(slot);
     }
 
     fn close(&mut self, slot: usize) {

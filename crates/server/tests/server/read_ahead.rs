@@ -21,18 +21,21 @@ fn prefetches_after(server: &Running, first: &mut Client, send: impl FnOnce()) -
     server.store.take_prefetches()
 }
 
-/// Has one request of `client` served, so that it is known to the worker and sends no pipeline.
-fn serve_alone(client: &mut Client) {
-    client.send("PING");
-    client.expect("+PONG\r\n");
+/// Connects clients and has one request of each served, so that the worker knows them and none of them pipelines.
+fn connect<const N: usize>(server: &Running) -> [Client; N] {
+    [(); N].map(|()| {
+        let mut client = server.connect();
+        client.send("PING");
+        client.expect("+PONG\r\n");
+        client
+    })
 }
 
 #[test]
 fn keys_of_connections_that_are_ready_together_are_prefetched_together() {
     let server = Running::new();
     let mut first = server.connect();
-    let mut others: Vec<_> = (0..6).map(|_| server.connect()).collect();
-    others.iter_mut().for_each(serve_alone);
+    let mut others = connect::<6>(&server);
     let mut memcached = server.connect_memcached();
     memcached.send_raw(b"get nosuch\r\n");
     memcached.expect("END\r\n");
@@ -69,8 +72,7 @@ fn keys_of_connections_that_are_ready_together_are_prefetched_together() {
 fn more_connections_than_a_group_are_all_served() {
     let server = Running::new();
     let mut first = server.connect();
-    let mut others: Vec<_> = (0..40).map(|_| server.connect()).collect();
-    others.iter_mut().for_each(serve_alone);
+    let mut others = connect::<40>(&server);
     let prefetches = prefetches_after(&server, &mut first, || {
         others.iter_mut().for_each(|client| client.send("INCR n"));
     });
@@ -84,10 +86,7 @@ fn more_connections_than_a_group_are_all_served() {
 fn errors_and_ends_of_connections_that_were_read_ahead_are_answered_once() {
     let server = Running::new();
     let mut first = server.connect();
-    let [mut wrong, mut gone, mut closed, mut good] = [(); 4].map(|()| server.connect());
-    [&mut wrong, &mut gone, &mut closed, &mut good]
-        .into_iter()
-        .for_each(serve_alone);
+    let [mut wrong, mut gone, mut closed, mut good] = connect(&server);
     prefetches_after(&server, &mut first, || {
         wrong.send_raw(b"*1\r\n$4\r\nPING\r\n*1\r\n!\r\n");
         gone.send("SET gone 1");

@@ -14,7 +14,7 @@ use super::{meta, stats, text};
 use crate::buffers::input::InputBuffer;
 use crate::commands::maxmemory;
 use crate::exec_context::{
-    ExecOutcome, ExecutedRequest, LONG_REQUEST_BYTES, Turn, TurnProgress, WINDOW,
+    ExecOutcome, ExecutedRequest, LONG_REQUEST_BYTES, Turn, TurnProgress, WINDOW, WindowKeys,
 };
 use crate::protocol::memcached::VERSION;
 use crate::protocol::memcached::login::{self, LoginStep, UNAUTHENTICATED, WRONG_LOGIN};
@@ -265,21 +265,12 @@ fn look_ahead<'a>(input: &'a [u8], conn: &mut MemcachedConn, limits: TextLimits)
 /// Prefetches the keys of the requests in the store together, and samples them for the hot keys.
 #[inline]
 fn prefetch(ctx: &mut MemcachedCtx<'_>, window: &[(TextRequest<'_>, usize)]) {
-    let mut keys = [key(&[]); WINDOW];
-    let (mut found, mut reads) = (0, false);
+    let mut keys = WindowKeys::new();
     for (request, _) in window {
-        if let Some((key, is_read)) = key_of(request) {
-            keys[found] = key;
-            found += 1;
-            reads |= is_read;
-        }
+        keys.add(key_of(request));
     }
-    ctx.thread
-        .sampler
-        .sample(&keys[..found], &ctx.published.hot);
-    if found > 1 {
-        ctx.store.prefetch(&keys[..found], reads);
-    }
+    ctx.thread.sampler.sample(keys.keys(), &ctx.published.hot);
+    keys.prefetch(&mut *ctx.store);
 }
 
 /// The key of the only complete request in `input`, and whether the request reads its value.

@@ -20,10 +20,8 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use farbank_store::Key;
-
 use super::{BATCH_BYTES, BATCH_REQUESTS, Worker};
-use crate::exec_context::{STALL_BYTES, WINDOW};
+use crate::exec_context::{STALL_BYTES, WINDOW, WindowKeys};
 use crate::net::connection::Connection;
 use crate::stats::counters::Counter;
 
@@ -105,8 +103,7 @@ impl Worker<'_> {
         match received {
             Ok(bytes) => bytes.unwrap_or(0),
             Err(error) => {
-                tracing::debug!(%error, "connection lost");
-                self.close(slot);
+                self.close_failed(slot, &error);
                 0
             }
         }
@@ -135,18 +132,11 @@ impl Worker<'_> {
                 conn.parse_ahead(self.shared);
             }
         }
-        let mut keys = [Key { db: 0, bytes: &[] }; WINDOW];
-        let (mut found, mut reads) = (0, false);
+        let mut keys = WindowKeys::new();
         for member in received() {
             let conn = self.table.get(member.slot);
-            if let Some((key, is_read)) = conn.and_then(|conn| conn.lone_key(self.shared)) {
-                keys[found] = key;
-                found += 1;
-                reads |= is_read;
-            }
+            keys.add(conn.and_then(|conn| conn.lone_key(self.shared)));
         }
-        if found > 1 {
-            self.executor.session.prefetch(&keys[..found], reads);
-        }
+        keys.prefetch(&mut *self.executor.session);
     }
 }
