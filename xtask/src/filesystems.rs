@@ -3,12 +3,15 @@
 //! Each file system must be accepted silently, warned about, or refused, as `docs/durability.md` says. A pool copied by
 //! reference must get blocks of its own. Needs root and loop devices.
 
+mod huge_pages;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use huge_pages::ReservedPages;
+
 use crate::RunSize;
-use crate::huge_pages::{self, ReservedPages};
 use crate::run::{farbank, install, succeed, works};
 
 /// Expected outcome of creating a pool.

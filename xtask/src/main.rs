@@ -33,7 +33,6 @@ mod filesystems;
 mod fuzz;
 mod guest;
 mod hostile;
-mod huge_pages;
 mod libfabric;
 mod media_errors;
 mod memcached;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use super::pool;
 use crate::run::{farbank, output, succeed};
 use crate::serving::Serving;
 
@@ -49,24 +50,22 @@ fn figure(file: &str, name: &str) -> Option<u64> {
 pub(crate) fn check(folder: &Path) -> Result<(), String> {
     refused(folder, &["--size", "8gb"], "not enough space")?;
     refused(folder, &["--medium", "file"], "which only dram can be")?;
-    let pool = folder.join("killed");
+    let killed = folder.join("killed");
     let mut kills = farbank();
     kills.args(["check", "kill", "--cycles", "5", "--pool"]);
-    output(kills.arg(&pool))?;
+    output(kills.arg(&killed))?;
     let mut histories = farbank();
     histories.args(["check", "histories", "--cycles", "5", "--pool"]);
-    histories.arg(&pool);
+    histories.arg(&killed);
     output(histories.args(["--size", "32mb", "--max-size", "96mb"]))?;
     shared_memory(folder)
 }
 
 fn refused(folder: &Path, options: &[&str], expected: &str) -> Result<(), String> {
     let path = folder.join("refused");
-    let mut create = farbank();
-    create.args(["pool", "create"]).arg(&path).args(options);
-    let said = create.output().map_err(|e| e.to_string())?;
-    let text = String::from_utf8_lossy(&said.stderr);
-    match !said.status.success() && text.contains(expected) && !path.exists() {
+    let made = pool(&[&["create"], options].concat(), &path)?;
+    let text = String::from_utf8_lossy(&made.stderr);
+    match !made.status.success() && text.contains(expected) && !path.exists() {
         true => Ok(()),
         false => Err(format!(
             "{options:?}: expected {expected:?}, found {text:?}"
