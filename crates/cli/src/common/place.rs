@@ -114,10 +114,9 @@ impl PoolPlace {
         };
         self.check_most("--size", self.size())?;
         if self.size() < least {
-            let most = self.default_bytes_max.filter(|_| self.size.is_none());
-            let option = match most.is_some_and(|most| most < DEFAULT_BYTES) {
-                true => "--max-size",
-                false => "--size",
+            let option = match self.size {
+                None if self.size() < DEFAULT_BYTES => "--max-size",
+                _ => "--size",
             };
             let least = size::human(least);
             return Err(Failure::Usage(format!("{option} must be at least {least}")));
