@@ -104,9 +104,13 @@ const MIRI: SanitizedTests = SanitizedTests {
 /// levels deep.
 const STACK: (&str, &str) = ("RUST_MIN_STACK", "16777216");
 
+/// A report names source lines.
+const LINE_TABLES: (&str, &str) = ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+
 const ASAN: SanitizedTests = SanitizedTests {
     folder: "asan",
     variables: &[
+        LINE_TABLES,
         ("RUSTFLAGS", "-Zsanitizer=address"),
         ("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=1"),
         STACK,
@@ -118,6 +122,7 @@ const ASAN: SanitizedTests = SanitizedTests {
 const TSAN: SanitizedTests = SanitizedTests {
     folder: "tsan",
     variables: &[
+        LINE_TABLES,
         ("RUSTFLAGS", "-Zsanitizer=thread"),
         ("TSAN_OPTIONS", "halt_on_error=1"),
         STACK,

@@ -243,54 +243,61 @@ fn printed(verb: &str, pool: &Path) -> String {
 
 #[test]
 fn a_copy_of_a_served_pool_is_refused_unless_it_is_accepted() {
-    for engine in ["kv", "mdb"] {
-        let folder = tempfile::tempdir().unwrap();
-        let (pool, copy) = (folder.path().join("pool"), folder.path().join("copy"));
-        let options = ["--engine", engine, "--size", "16mb"];
-        let server = Serving::start(serve(&pool, &options));
-        let mut client = server.client();
-        std::thread::scope(|scope| {
-            let copying = scope.spawn(|| copy_slowly(&pool, &copy));
-            let value = "x".repeat(2_000);
-            for n in 0.. {
-                client.set_all((0..100).map(|key| (key + 100 * (n % 30), &value)));
-                if n >= 100 && copying.is_finished() {
-                    break;
-                }
+    refuse_a_copy("kv");
+}
+
+#[test]
+fn a_copy_of_a_served_cache_is_refused_unless_it_is_accepted() {
+    refuse_a_copy("mdb");
+}
+
+fn refuse_a_copy(engine: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let (pool, copy) = (folder.path().join("pool"), folder.path().join("copy"));
+    let options = ["--engine", engine, "--size", "16mb"];
+    let server = Serving::start(serve(&pool, &options));
+    let mut client = server.client();
+    std::thread::scope(|scope| {
+        let copying = scope.spawn(|| copy_slowly(&pool, &copy));
+        let value = "x".repeat(2_000);
+        for n in 0.. {
+            client.set_all((0..100).map(|key| (key + 100 * (n % 30), &value)));
+            if n >= 100 && copying.is_finished() {
+                break;
             }
-        });
-        let error = refused(serve(&copy, &options));
-        assert!(
-            error.contains("is a copy of a pool that was in use"),
-            "{error}"
-        );
-        assert!(error.contains("--accept-copy"), "{error}");
-        let info = printed("info", &copy);
-        assert!(info.contains("warning: this is a copy"), "{info}");
-        let own = printed("info", &pool);
-        assert!(!own.contains("copy"), "{own}");
-        if engine == "kv" {
-            // Checking a copy does not accept it.
-            let checked = printed("check", &copy);
-            assert!(checked.contains("warning:"), "{checked}");
-            refused(serve(&copy, &options));
         }
-        let accepted = [&options[..], &["--accept-copy"]].concat();
-        let taken = Serving::start(serve(&copy, &accepted));
-        assert_eq!(taken.client().ask("SET mine 1"), "+OK\r\n");
-        taken.end(Signal::KILL);
-        let again = Serving::start(serve(&copy, &options));
-        assert_eq!(again.end(Signal::TERM).0, Some(0));
-        // The original still opens after a kill and a move. A copy of a cleanly closed pool opens too.
-        server.end(Signal::KILL);
-        let moved = folder.path().join("moved");
-        fs::rename(&pool, &moved).unwrap();
-        let server = Serving::start(serve(&moved, &options));
-        assert_eq!(server.end(Signal::TERM).0, Some(0));
-        fs::copy(&moved, &pool).unwrap();
-        let server = Serving::start(serve(&pool, &options));
-        assert_eq!(server.end(Signal::TERM).0, Some(0));
+    });
+    let error = refused(serve(&copy, &options));
+    assert!(
+        error.contains("is a copy of a pool that was in use"),
+        "{error}"
+    );
+    assert!(error.contains("--accept-copy"), "{error}");
+    let info = printed("info", &copy);
+    assert!(info.contains("warning: this is a copy"), "{info}");
+    let own = printed("info", &pool);
+    assert!(!own.contains("copy"), "{own}");
+    if engine == "kv" {
+        // Checking a copy does not accept it.
+        let checked = printed("check", &copy);
+        assert!(checked.contains("warning:"), "{checked}");
+        refused(serve(&copy, &options));
     }
+    let accepted = [&options[..], &["--accept-copy"]].concat();
+    let taken = Serving::start(serve(&copy, &accepted));
+    assert_eq!(taken.client().ask("SET mine 1"), "+OK\r\n");
+    taken.end(Signal::KILL);
+    let again = Serving::start(serve(&copy, &options));
+    assert_eq!(again.end(Signal::TERM).0, Some(0));
+    // The original still opens after a kill and a move. A copy of a cleanly closed pool opens too.
+    server.end(Signal::KILL);
+    let moved = folder.path().join("moved");
+    fs::rename(&pool, &moved).unwrap();
+    let server = Serving::start(serve(&moved, &options));
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    fs::copy(&moved, &pool).unwrap();
+    let server = Serving::start(serve(&pool, &options));
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
 }
 
 #[test]

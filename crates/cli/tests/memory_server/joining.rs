@@ -8,7 +8,7 @@ use farbank_fabric::{Fabric, GAddr, ServiceRequest, ServiceResponse};
 use farbank_tree::TreeSettings;
 use rustix::process::Signal;
 
-use super::tree::{TwoServers, WAYS, Way, start};
+use super::tree::{TwoServers, Way, start};
 use super::writers::{assert_written, keys_of, write_during};
 use super::{MemoryServer, connect};
 
@@ -42,10 +42,7 @@ fn next_chunk(servers: &[&MemoryServer]) -> u64 {
     }
 }
 
-#[test]
-fn clients_continue_while_a_server_joins_and_its_nodes_survive_a_kill() {
-    WAYS.into_iter().for_each(join_and_kill);
-}
+for_each_way!(clients_continue_while_a_server_joins_and_its_nodes_survive_a_kill => join_and_kill);
 
 fn join_and_kill(way: Way) {
     let two = TwoServers::start(way);

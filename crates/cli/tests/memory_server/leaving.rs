@@ -7,7 +7,7 @@ use farbank_fabric::tcp::SharedKey;
 use farbank_tree::{Cluster, ClusterSettings, TreeSettings};
 
 use super::KEY;
-use super::tree::{TwoServers, WAYS, Way};
+use super::tree::{TwoServers, Way};
 use super::writers::{assert_written, keys_of, write_during};
 
 /// Keys that all writers put before the server leaves.
@@ -23,10 +23,7 @@ fn counted(printed: &str, what: &str) -> u64 {
         .unwrap_or_else(|_| panic!("no number of {what} in {printed:?}"))
 }
 
-#[test]
-fn clients_continue_while_a_server_leaves_and_nothing_is_lost_when_it_ends() {
-    WAYS.into_iter().for_each(leave_and_kill);
-}
+for_each_way!(clients_continue_while_a_server_leaves_and_nothing_is_lost_when_it_ends => leave_and_kill);
 
 fn leave_and_kill(way: Way) {
     let mut two = TwoServers::start(way);

@@ -1,5 +1,24 @@
 //! `farbank memory-server` as a process: a cluster, a kill, and a memory that survives it. And `farbank tree` on it.
 
+/// Makes a test of the function `$test` for each way in which clients reach the memory servers.
+macro_rules! for_each_way {
+    ($name:ident => $test:ident) => {
+        mod $name {
+            use crate::tree::Way;
+
+            #[test]
+            fn over_tcp() {
+                super::$test(Way::Tcp);
+            }
+
+            #[test]
+            fn over_shared_memory() {
+                super::$test(Way::SharedMemory);
+            }
+        }
+    };
+}
+
 mod joining;
 mod leaving;
 mod tree;

@@ -22,8 +22,6 @@ pub(super) enum Way {
     SharedMemory,
 }
 
-pub(super) const WAYS: [Way; 2] = [Way::Tcp, Way::SharedMemory];
-
 /// Memory servers 0 and 1, each on a pool of its own.
 pub(super) struct TwoServers {
     pub(super) folder: TempDir,
@@ -157,10 +155,7 @@ impl TwoServers {
     }
 }
 
-#[test]
-fn the_commands_of_the_help_do_what_it_says() {
-    WAYS.into_iter().for_each(use_all_commands);
-}
+for_each_way!(the_commands_of_the_help_do_what_it_says => use_all_commands);
 
 fn use_all_commands(way: Way) {
     let servers = TwoServers::start(way);
@@ -249,10 +244,7 @@ fn use_all_commands(way: Way) {
     assert!(stat.contains(r#""keys":2001,"#), "{stat}");
 }
 
-#[test]
-fn a_client_that_ends_leaves_its_epoch_to_the_next() {
-    WAYS.into_iter().for_each(end_and_begin_clients);
-}
+for_each_way!(a_client_that_ends_leaves_its_epoch_to_the_next => end_and_begin_clients);
 
 fn end_and_begin_clients(way: Way) {
     let servers = TwoServers::start(way);
@@ -265,10 +257,7 @@ fn end_and_begin_clients(way: Way) {
     assert_eq!(servers.print("get", &["counter"]), "69\n");
 }
 
-#[test]
-fn keys_and_values_of_any_bytes_and_of_the_maximum_length_are_kept() {
-    WAYS.into_iter().for_each(keep_any_bytes);
-}
+for_each_way!(keys_and_values_of_any_bytes_and_of_the_maximum_length_are_kept => keep_any_bytes);
 
 fn keep_any_bytes(way: Way) {
     let servers = TwoServers::start(way);
@@ -319,10 +308,7 @@ fn keep_any_bytes(way: Way) {
     assert_eq!(cluster.scan(Unbounded, Unbounded, 9).unwrap(), []);
 }
 
-#[test]
-fn counters_that_many_clients_change_by_compare_and_swap_lose_no_step() {
-    WAYS.into_iter().for_each(count_by_compare_and_swap);
-}
+for_each_way!(counters_that_many_clients_change_by_compare_and_swap_lose_no_step => count_by_compare_and_swap);
 
 fn count_by_compare_and_swap(way: Way) {
     const CLIENTS: u64 = 4;
@@ -373,10 +359,7 @@ fn count_by_compare_and_swap(way: Way) {
     assert_eq!(again, CasOutcome::Differs(None));
 }
 
-#[test]
-fn acknowledged_writes_survive_a_kill_of_each_memory_server() {
-    WAYS.into_iter().for_each(kill_memory_servers);
-}
+for_each_way!(acknowledged_writes_survive_a_kill_of_each_memory_server => kill_memory_servers);
 
 fn kill_memory_servers(way: Way) {
     let mut servers = TwoServers::start(way);
@@ -404,10 +387,7 @@ fn kill_memory_servers(way: Way) {
     }
 }
 
-#[test]
-fn clients_that_are_killed_while_they_write_stop_no_other_client() {
-    WAYS.into_iter().for_each(kill_clients);
-}
+for_each_way!(clients_that_are_killed_while_they_write_stop_no_other_client => kill_clients);
 
 fn kill_clients(way: Way) {
     let servers = TwoServers::start(way);
