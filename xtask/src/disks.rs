@@ -82,12 +82,12 @@ struct DiskTotals {
 }
 
 /// Keys and the values they must have.
-type Known = BTreeMap<String, String>;
+type ExpectedValues = BTreeMap<String, String>;
 
 fn cycle(
     disk: &FullDisk,
     number: u64,
-    known: &mut Known,
+    known: &mut ExpectedValues,
     totals: &mut DiskTotals,
 ) -> Result<(), String> {
     disk.fill(number * 7 % 48)?;
@@ -125,7 +125,7 @@ fn write(
     link: &mut WireConnection,
     life: u64,
     most: u64,
-    known: &mut Known,
+    known: &mut ExpectedValues,
     totals: &mut DiskTotals,
 ) -> Option<(String, String)> {
     for n in 0..most {
@@ -157,7 +157,7 @@ fn get(link: &mut WireConnection, key: &str) -> Result<String, String> {
     }
 }
 
-fn check(link: &mut WireConnection, known: &Known) -> Result<(), String> {
+fn check(link: &mut WireConnection, known: &ExpectedValues) -> Result<(), String> {
     for (key, value) in known {
         let found = get(link, key)?;
         if found != *value {

@@ -94,10 +94,11 @@ impl Charts {
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>>;
+type DrawResult =
+    Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>>;
 
 impl Chart {
-    fn draw(&self, area: &Area<'_>) -> Drawn {
+    fn draw(&self, area: &Area<'_>) -> DrawResult {
         let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let first = points().map(|point| point.0).reduce(f64::min);

@@ -19,7 +19,7 @@ const NOWHERE: u64 = u64::MAX;
 
 /// Counts of medium operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct MediumCounts {
     /// Calls that load words, or that copy, compare or checksum ranges.
     pub reads: u64,
     /// Locations read. A read counts unless its lines overlap or adjoin those of the thread's previous read in the
@@ -35,8 +35,8 @@ pub struct Spent {
     pub xplines: u64,
 }
 
-impl AddAssign for Spent {
-    fn add_assign(&mut self, other: Spent) {
+impl AddAssign for MediumCounts {
+    fn add_assign(&mut self, other: MediumCounts) {
         self.reads += other.reads;
         self.places += other.places;
         self.fences += other.fences;
@@ -46,11 +46,11 @@ impl AddAssign for Spent {
     }
 }
 
-impl Sub for Spent {
-    type Output = Spent;
+impl Sub for MediumCounts {
+    type Output = MediumCounts;
 
-    fn sub(self, other: Spent) -> Spent {
-        Spent {
+    fn sub(self, other: MediumCounts) -> MediumCounts {
+        MediumCounts {
             reads: self.reads - other.reads,
             places: self.places - other.places,
             fences: self.fences - other.fences,
@@ -91,8 +91,8 @@ impl Shard {
         }
     }
 
-    fn spent(&self) -> Spent {
-        Spent {
+    fn counts(&self) -> MediumCounts {
+        MediumCounts {
             reads: self.reads.load(Relaxed),
             places: self.places.load(Relaxed),
             fences: self.fences.load(Relaxed),
@@ -139,16 +139,16 @@ impl Meter {
 
     /// Returns the counts of all threads.
     #[must_use]
-    pub fn total(&self) -> Spent {
-        let mut total = Spent::default();
-        self.0.iter().for_each(|shard| total += shard.spent());
+    pub fn total(&self) -> MediumCounts {
+        let mut total = MediumCounts::default();
+        self.0.iter().for_each(|shard| total += shard.counts());
         total
     }
 
     /// Returns the counts of this thread and of other threads in its shard.
     #[must_use]
-    pub fn mine(&self) -> Spent {
-        self.shard().spent()
+    pub fn mine(&self) -> MediumCounts {
+        self.shard().counts()
     }
 
     /// Marks the start of an operation of this thread. Its first read counts as a new location.
@@ -371,11 +371,11 @@ mod tests {
         medium.store(&mut ctx, Off(456), 7);
         medium.flush(&mut ctx, Off(456), 8);
         medium.drain(&mut ctx);
-        let spent = meter.total();
-        assert_eq!(spent.bytes, ctx.counters.bytes);
-        assert_eq!(spent.lines, ctx.counters.lines);
-        assert_eq!((spent.fences, spent.lines), (2, 6));
-        assert_eq!(spent.xplines, 3);
+        let counts = meter.total();
+        assert_eq!(counts.bytes, ctx.counters.bytes);
+        assert_eq!(counts.lines, ctx.counters.lines);
+        assert_eq!((counts.fences, counts.lines), (2, 6));
+        assert_eq!(counts.xplines, 3);
     }
 
     #[test]

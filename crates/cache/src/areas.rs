@@ -113,7 +113,7 @@ impl AreaTable {
             .load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of slots of these items.
+    /// Returns the bytes of the slots that the items of `area` occupy.
     pub(crate) fn bytes(&self, area: u16) -> u64 {
         self.field(area.into(), AreaField::Bytes)
             .load(Ordering::Relaxed)

@@ -164,9 +164,9 @@ fn a_rejected_record_that_the_next_one_completes_is_found() {
 }
 
 /// A target whose creation fails with the name of the active fault.
-struct Tells;
+struct FailingCreation;
 
-impl Target for Tells {
+impl Target for FailingCreation {
     fn name(&self) -> &str {
         "tells"
     }
@@ -188,7 +188,7 @@ fn a_fault_is_active_in_every_exploring_thread_and_in_the_command() {
         fault: Some(fault.parse().unwrap()),
         ..config(Persistency::Adr)
     };
-    let report = explore(&Tells, &config, 0..4, 2, &mut |_| true);
+    let report = explore(&FailingCreation, &config, 0..4, 2, &mut |_| true);
     assert_eq!(report.violations.len(), 4);
     for violation in &report.violations {
         assert!(violation.what.ends_with(fault), "{violation}");

@@ -226,7 +226,7 @@ fn a_kill_during_bgsave_leaves_the_old_backup_and_the_next_start_cleans_up() {
         client.line();
     }
     client.ask(
-        "CONFIG SET backup-bytes-per-second 10000 rdbcompression no",
+        "CONFIG SET backup-bytes-per-second 100000 rdbcompression no",
         "+OK",
     );
     client.ask("BGSAVE", "+Background saving started");

@@ -42,9 +42,9 @@ fn blocks(heading: &str) -> Vec<&'static str> {
 }
 
 /// A process that is killed when dropped.
-struct Killed(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         // An error means that the process has ended.
         let _ = self.0.kill();
@@ -52,7 +52,7 @@ impl Drop for Killed {
     }
 }
 
-impl Killed {
+impl KilledOnDrop {
     fn stdout(&mut self) -> BufReader<ChildStdout> {
         BufReader::new(self.0.stdout.take().unwrap())
     }
@@ -73,8 +73,8 @@ fn terminal(host: &Host, folder: &Path) -> Command {
 }
 
 /// Types `commands` in a terminal.
-fn type_in(mut terminal: Command, commands: &str) -> Killed {
-    let mut shell = Killed(terminal.spawn().unwrap());
+fn type_in(mut terminal: Command, commands: &str) -> KilledOnDrop {
+    let mut shell = KilledOnDrop(terminal.spawn().unwrap());
     let mut stdin = shell.0.stdin.take().unwrap();
     stdin.write_all(commands.as_bytes()).unwrap();
     shell
@@ -147,7 +147,7 @@ impl HostFabric {
 }
 
 /// Starts a memory server, and waits until it listens.
-fn memory_server(fabric: HostFabric, host: &Host, key: &Path, more: &[String]) -> Killed {
+fn memory_server(fabric: HostFabric, host: &Host, key: &Path, more: &[String]) -> KilledOnDrop {
     let mut command = host.command(FARBANK);
     command
         .args(["memory-server", "--size", "256mb", "--key-file"])
@@ -156,7 +156,7 @@ fn memory_server(fabric: HostFabric, host: &Host, key: &Path, more: &[String]) -
         .args(["--listen", &format!("{}:7411", host.address())])
         .args(more)
         .stdout(Stdio::piped());
-    let mut server = Killed(command.spawn().unwrap());
+    let mut server = KilledOnDrop(command.spawn().unwrap());
     let mut banner = String::new();
     server.stdout().read_line(&mut banner).unwrap();
     assert!(banner.contains(" listens on "), "{banner}");
@@ -236,7 +236,7 @@ fn no_namespace_remains_when_a_check_with_hosts_is_killed() {
         let mut check = Command::new("env");
         check.args(["--default-signal=INT", FARBANK]);
         check.args(["check", "cluster", "--hosts", "--cycles", "10000"]);
-        let mut check = Killed(check.stdout(Stdio::piped()).spawn().unwrap());
+        let mut check = KilledOnDrop(check.stdout(Stdio::piped()).spawn().unwrap());
         let others = || namespaces().difference(&before).count();
         wait_until("the hosts exist", || others() == NAMESPACES);
         // Long enough that all processes run.

@@ -357,12 +357,12 @@ fn a_growth_failure_is_reported_in_the_reply_in_info_and_once_in_the_log() {
 
 #[test]
 fn a_file_lost_while_served_stops_acknowledgements_and_is_reported() {
-    type Harm = fn(&Path);
+    type DamageFn = fn(&Path);
     fn cut(pool: &Path) {
         let file = fs::OpenOptions::new().write(true).open(pool).unwrap();
         file.set_len((16 << 20) - 4096).unwrap();
     }
-    let harms: [(Harm, &str); 3] = [
+    let harms: [(DamageFn, &str); 3] = [
         (|pool| fs::remove_file(pool).unwrap(), "removed"),
         (
             |pool| fs::rename(pool.with_extension("other"), pool).unwrap(),

@@ -24,10 +24,10 @@ mod maps;
 mod support;
 
 /// A generator of pseudo-random numbers (xorshift), with a fixed seed.
-struct Dice(u64);
+struct Xorshift(u64);
 
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
+impl Xorshift {
+    fn below(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -35,9 +35,9 @@ impl Dice {
     }
 }
 
-fn value(dice: &mut Dice, max: u64) -> Vec<u8> {
-    let len = dice.roll(max) as usize;
-    let seed = dice.roll(256) as u8;
+fn value(rng: &mut Xorshift, max: u64) -> Vec<u8> {
+    let len = rng.below(max) as usize;
+    let seed = rng.below(256) as u8;
     (0..len).map(|n| seed.wrapping_add(n as u8)).collect()
 }
 
@@ -46,19 +46,19 @@ fn the_store_behaves_like_a_map_across_kills_and_closes() {
     let time = Time::new();
     let mut kv = memory(16 << 20, 16 << 10);
     let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
-    let mut dice = Dice(7);
+    let mut rng = Xorshift(7);
     for round in 0..12 {
         let mut user = User::of(&kv);
         for _ in 0..3_000 {
-            let k = format!("key{}", dice.roll(2_000)).into_bytes();
-            match dice.roll(10) {
+            let k = format!("key{}", rng.below(2_000)).into_bytes();
+            match rng.below(10) {
                 0..=5 => {
-                    let v = value(&mut dice, 600);
+                    let v = value(&mut rng, 600);
                     user.set(&k, &v);
                     model.insert(k, v);
                 }
                 6 => {
-                    let v = value(&mut dice, 20_000);
+                    let v = value(&mut rng, 20_000);
                     user.set(&k, &v);
                     model.insert(k, v);
                 }
@@ -453,19 +453,19 @@ fn a_record_is_not_overwritten_while_a_reader_copies_it() {
 }
 
 /// A small pool that is three quarters full, with a model of its contents.
-struct Crowded {
+struct NearlyFullPool {
     kv: Kv<Mapped>,
-    dice: Dice,
+    rng: Xorshift,
     model: HashMap<u32, Vec<u8>>,
 }
 
-impl Crowded {
+impl NearlyFullPool {
     const KEYS: u32 = 6_500;
 
-    fn new() -> Crowded {
-        Crowded {
+    fn new() -> NearlyFullPool {
+        NearlyFullPool {
             kv: memory(8192 + 300 * 4096, 4096),
-            dice: Dice(5),
+            rng: Xorshift(5),
             model: HashMap::new(),
         }
     }
@@ -475,13 +475,13 @@ impl Crowded {
     fn set_and_delete(&mut self, ops: u32, refusals_max: u32) -> u32 {
         let (mut user, mut refused) = (User::of(&self.kv), 0);
         for _ in 0..ops {
-            let k = self.dice.roll(u64::from(Self::KEYS)) as u32;
-            let done = if self.dice.roll(8) == 0 {
+            let k = self.rng.below(u64::from(Self::KEYS)) as u32;
+            let done = if self.rng.below(8) == 0 {
                 let deleted = user.0.delete(key(&k.to_le_bytes()));
                 user.0.commit().expect("a commit");
                 deleted.map(|_| drop(self.model.remove(&k)))
             } else {
-                let v = value(&mut self.dice, 200);
+                let v = value(&mut self.rng, 200);
                 let set = user.try_set(&k.to_le_bytes(), &v);
                 set.map(|()| drop(self.model.insert(k, v)))
             };
@@ -493,7 +493,7 @@ impl Crowded {
         refused
     }
 
-    /// Like [`Crowded::set_and_delete`], while a reader pins an epoch: segments emptied meanwhile do not become free.
+    /// Like [`NearlyFullPool::set_and_delete`], while a reader pins an epoch: segments emptied meanwhile do not become free.
     fn set_and_delete_while_one_reads(&mut self) {
         let mut reader = self.kv.session();
         User::of(&self.kv).set(b"held", b"1");
@@ -507,7 +507,7 @@ impl Crowded {
     }
 
     /// Reopens the pool as after a kill, and compares it with the model.
-    fn killed(mut self) -> Crowded {
+    fn killed(mut self) -> NearlyFullPool {
         self.kv.verify().unwrap();
         self.kv = kill(self.kv, Time::new().config());
         self.kv.verify().unwrap();
@@ -524,7 +524,7 @@ impl Crowded {
 /// A pass that runs out of free segments has copied some tombstones of a victim and not the others.
 #[test]
 fn a_delete_survives_repeated_partial_cleaning_of_its_segment() {
-    let mut crowded = Crowded::new();
+    let mut crowded = NearlyFullPool::new();
     for _ in 0..20 {
         crowded.set_and_delete_while_one_reads();
         crowded.set_and_delete(300, u32::MAX);
@@ -535,7 +535,7 @@ fn a_delete_survives_repeated_partial_cleaning_of_its_segment() {
 /// All free segments are used up for copies of records, while readers still pin the emptied segments.
 #[test]
 fn a_pool_that_is_killed_with_no_segment_free_takes_writes_again() {
-    let mut crowded = Crowded::new();
+    let mut crowded = NearlyFullPool::new();
     for _ in 0..40 {
         crowded.set_and_delete_while_one_reads();
         crowded = crowded.killed();
@@ -607,7 +607,7 @@ fn a_full_pool_refuses_writes_at_once_and_takes_values_after_deletes_with_little
 fn uniform_updates_and_a_change_of_sizes_are_never_refused_while_the_data_fits() {
     let kv = memory(8 << 20, 16 << 10);
     let mut user = User::of(&kv);
-    let mut dice = Dice(3);
+    let mut rng = Xorshift(3);
     let mut before = 0;
     for (bytes, rounds) in [
         (200_u64, 200_000),
@@ -619,7 +619,7 @@ fn uniform_updates_and_a_change_of_sizes_are_never_refused_while_the_data_fits()
         for n in keys..before {
             user.delete(&n.to_le_bytes());
         }
-        for n in (0..keys).chain((0..rounds).map(|_| dice.roll(keys))) {
+        for n in (0..keys).chain((0..rounds).map(|_| rng.below(keys))) {
             if let Err(e) = user.try_set(&n.to_le_bytes(), &vec![1; bytes as usize]) {
                 panic!("{bytes} {n} {e} {:?}", kv_stats(&kv));
             }

@@ -6,7 +6,7 @@ use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 use farbank_store::{Key, ReadView, Session, Store, StoredItem, Value};
 
 use crate::mix::{Mix, Name};
-use crate::run::{BATCH, Contender, Door, Outcome, Peer, Settings, run};
+use crate::run::{BATCH, Contender, PeerSession, Outcome, Peer, Settings, run};
 
 /// Average bytes of a record's header and padding.
 const OVERHEAD_BYTES: u64 = 32;
@@ -89,7 +89,7 @@ fn run_on(medium: Mapped, settings: &Settings<'_>, config: Config) -> Result<Out
         ..config
     };
     let kv = Kv::create(medium, segment_bytes, config).map_err(|e| e.to_string())?;
-    let outcome = run(&Ours(&kv), settings)?;
+    let outcome = run(&FarbankPeer(&kv), settings)?;
     let stats = kv.stats();
     let (pool, writes) = (&stats.pool, &stats.writes);
     let read_cache = stats.read_cache.unwrap_or_default();
@@ -106,11 +106,11 @@ fn run_on(medium: Mapped, settings: &Settings<'_>, config: Config) -> Result<Out
     Ok(outcome)
 }
 
-struct Ours<'a>(&'a Kv<Mapped>);
+struct FarbankPeer<'a>(&'a Kv<Mapped>);
 
-impl Peer for Ours<'_> {
-    fn door(&self) -> impl Door + '_ {
-        OurDoor(self.0.session())
+impl Peer for FarbankPeer<'_> {
+    fn session(&self) -> impl PeerSession + '_ {
+        FarbankSession(self.0.session())
     }
 
     fn count(&self) -> Option<u64> {
@@ -119,12 +119,12 @@ impl Peer for Ours<'_> {
 
     /// Updates keys until the free space left by the load is used up and segments are being cleaned.
     fn age(&self, mix: &Mix) {
-        let mut door = OurDoor(self.0.session());
+        let mut session = FarbankSession(self.0.session());
         let enough =
             self.0.stats().writes.segments_cleaned + u64::from(self.0.stats().pool.segments) / 16;
         for n in 0.. {
             let op = mix.op(u64::from(u16::MAX) >> 1, n);
-            door.set(&mix.name(op.key), mix.updated(&op));
+            session.set(&mix.name(op.key), mix.updated(&op));
             if n % 4096 == 0 && self.0.stats().writes.segments_cleaned >= enough {
                 break;
             }
@@ -132,9 +132,9 @@ impl Peer for Ours<'_> {
     }
 }
 
-struct OurDoor(Box<dyn Session>);
+struct FarbankSession(Box<dyn Session>);
 
-impl Door for OurDoor {
+impl PeerSession for FarbankSession {
     fn set(&mut self, name: &Name, value: &[u8]) {
         let value = Value {
             bytes: value,

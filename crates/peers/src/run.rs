@@ -104,7 +104,7 @@ impl Turn<'_> {
 /// A table or an engine under test.
 pub(crate) trait Peer: Sync {
     /// Returns a handle for one thread.
-    fn door(&self) -> impl Door + '_;
+    fn session(&self) -> impl PeerSession + '_;
 
     /// Returns the number of keys, if the table can count them.
     fn count(&self) -> Option<u64>;
@@ -116,7 +116,7 @@ pub(crate) trait Peer: Sync {
 }
 
 /// One thread's handle on a table. Its methods panic on errors, because a failed operation must not be measured.
-pub(crate) trait Door {
+pub(crate) trait PeerSession {
     /// Sets a key. If the contender is durable, the write is durable on return.
     fn set(&mut self, name: &Name, value: &[u8]);
 
@@ -152,10 +152,10 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
     let Settings { mix, threads, .. } = settings;
     let mut outcome = Outcome::default();
     let each = mix.keys.div_ceil(*threads);
-    let loaded = phase(peer, settings, |door, thread, n| {
+    let loaded = phase(peer, settings, |session, thread, n| {
         let key = thread * each + n;
         if key < mix.keys {
-            door.set(&mix.name(key), mix.loaded(key));
+            session.set(&mix.name(key), mix.loaded(key));
         }
         u64::from(key < mix.keys)
     });
@@ -169,32 +169,32 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
     peer.age(mix);
     settings.turn.pass();
     // A contender that did not finish the load has fewer keys, so gets may miss.
-    let read = |door: &mut dyn Door, key: u64, name: &Name| read(door, mix, key, name, whole);
-    let mixed = phase(peer, settings, |door, thread, n| {
+    let read = |session: &mut dyn PeerSession, key: u64, name: &Name| read(session, mix, key, name, whole);
+    let mixed = phase(peer, settings, |session, thread, n| {
         let op = mix.op(thread, n);
         let name = mix.name(op.key);
         if op.is_set {
-            door.set(&name, mix.updated(&op));
+            session.set(&name, mix.updated(&op));
         } else {
-            read(door, op.key, &name);
+            read(session, op.key, &name);
         }
         1
     });
     outcome.rates[1] = rates(&mixed);
-    let gets = phase(peer, settings, |door, thread, n| {
+    let gets = phase(peer, settings, |session, thread, n| {
         let op = mix.op(thread + *threads, n);
-        read(door, op.key, &mix.name(op.key));
+        read(session, op.key, &mix.name(op.key));
         1
     });
     outcome.rates[2] = rates(&gets);
-    if peer.door().get_batch(&[mix.name(0); BATCH], &mut |_, _| {}) {
-        let gets = phase(peer, settings, |door, thread, n| {
+    if peer.session().get_batch(&[mix.name(0); BATCH], &mut |_, _| {}) {
+        let gets = phase(peer, settings, |session, thread, n| {
             let first = n * BATCH as u64;
             let keys: [u64; BATCH] =
                 std::array::from_fn(|i| mix.op(thread + *threads, first + i as u64).key);
             let names = keys.map(|key| mix.name(key));
             let mut found = 0;
-            door.get_batch(&names, &mut |place, value| {
+            session.get_batch(&names, &mut |place, value| {
                 assert!(mix.is_of(keys[place], value), "a batch returned a wrong value");
                 found += 1;
             });
@@ -209,10 +209,10 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
 
 /// Gets one key and checks its value.
 #[inline]
-fn read(door: &mut dyn Door, mix: &Mix, key: u64, name: &Name, all_there: bool) {
+fn read(session: &mut dyn PeerSession, mix: &Mix, key: u64, name: &Name, all_there: bool) {
     SCRATCH.with_borrow_mut(|out| {
         out.clear();
-        let right = match door.get(name, out) {
+        let right = match session.get(name, out) {
             true => mix.is_of(key, out),
             false => !all_there,
         };
@@ -227,12 +227,12 @@ thread_local! {
 }
 
 /// Result of one slice: the number of operations and the time.
-struct Done {
+struct SliceResult {
     done: u64,
     took: Duration,
 }
 
-fn rates(slices: &[Done]) -> Vec<f64> {
+fn rates(slices: &[SliceResult]) -> Vec<f64> {
     slices
         .iter()
         .filter(|slice| slice.done > 0)
@@ -245,27 +245,27 @@ fn rates(slices: &[Done]) -> Vec<f64> {
 fn phase<P: Peer>(
     peer: &P,
     settings: &Settings<'_>,
-    step: impl Fn(&mut dyn Door, u64, u64) -> u64 + Sync,
-) -> Vec<Done> {
+    step: impl Fn(&mut dyn PeerSession, u64, u64) -> u64 + Sync,
+) -> Vec<SliceResult> {
     let each = settings.mix.keys.div_ceil(settings.threads);
     let Settings { slices, turn, .. } = *settings;
     let together = Barrier::new(settings.threads as usize + 1);
     let limit = settings.limit.div_f64(slices as f64);
     let work = |thread: u64| {
-        let mut door = peer.door();
+        let mut session = peer.session();
         let share = |slice: u64| {
             together.wait();
             let began = Instant::now();
             let mut done = 0;
             for n in each * slice / slices..each * (slice + 1) / slices {
-                let more = step(&mut door, thread, n);
+                let more = step(&mut session, thread, n);
                 done += more;
                 if more == 0 || n % LOOK_EVERY == 0 && began.elapsed() > limit {
                     break;
                 }
             }
             let ended = Instant::now();
-            door.rest();
+            session.rest();
             together.wait();
             (done, began, ended)
         };
@@ -292,7 +292,7 @@ fn phase<P: Peer>(
             let of_slice = || shares.iter().map(|thread| thread[slice]);
             let began = of_slice().map(|s| s.1).min().expect("there are threads");
             let ended = of_slice().map(|s| s.2).max().expect("there are threads");
-            Done {
+            SliceResult {
                 done: of_slice().map(|s| s.0).sum(),
                 took: ended - began,
             }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::mix::Name;
-use crate::run::{Contender, Door, Outcome, Peer, Settings, run};
+use crate::run::{Contender, PeerSession, Outcome, Peer, Settings, run};
 
 pub(crate) fn all() -> Vec<Contender> {
     let contender = |name, what, run| Contender { name, what, run };
@@ -44,10 +44,10 @@ fn run_rocksdb(settings: &Settings<'_>) -> Result<Outcome, String> {
 struct Rocks(rocksdb::DB);
 
 impl Peer for Rocks {
-    fn door(&self) -> impl Door + '_ {
+    fn session(&self) -> impl PeerSession + '_ {
         let mut how = rocksdb::WriteOptions::default();
         how.set_sync(true);
-        RocksDoor(&self.0, how)
+        RocksSession(&self.0, how)
     }
 
     fn count(&self) -> Option<u64> {
@@ -55,9 +55,9 @@ impl Peer for Rocks {
     }
 }
 
-struct RocksDoor<'a>(&'a rocksdb::DB, rocksdb::WriteOptions);
+struct RocksSession<'a>(&'a rocksdb::DB, rocksdb::WriteOptions);
 
-impl Door for RocksDoor<'_> {
+impl PeerSession for RocksSession<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         self.0.put_opt(name, value, &self.1).expect("RocksDB sets");
     }
@@ -95,8 +95,8 @@ struct Fjall {
 }
 
 impl Peer for Fjall {
-    fn door(&self) -> impl Door + '_ {
-        FjallDoor(self)
+    fn session(&self) -> impl PeerSession + '_ {
+        FjallSession(self)
     }
 
     fn count(&self) -> Option<u64> {
@@ -104,9 +104,9 @@ impl Peer for Fjall {
     }
 }
 
-struct FjallDoor<'a>(&'a Fjall);
+struct FjallSession<'a>(&'a Fjall);
 
-impl Door for FjallDoor<'_> {
+impl PeerSession for FjallSession<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         self.0.partition.insert(name, value).expect("fjall sets");
         self.0
@@ -144,8 +144,8 @@ struct Lmdb {
 }
 
 impl Peer for Lmdb {
-    fn door(&self) -> impl Door + '_ {
-        LmdbDoor(self)
+    fn session(&self) -> impl PeerSession + '_ {
+        LmdbSession(self)
     }
 
     fn count(&self) -> Option<u64> {
@@ -153,9 +153,9 @@ impl Peer for Lmdb {
     }
 }
 
-struct LmdbDoor<'a>(&'a Lmdb);
+struct LmdbSession<'a>(&'a Lmdb);
 
-impl Door for LmdbDoor<'_> {
+impl PeerSession for LmdbSession<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         let mut txn = self.0.env.write_txn().expect("LMDB begins");
         self.0.base.put(&mut txn, name, value).expect("LMDB sets");
@@ -184,8 +184,8 @@ fn run_redb(settings: &Settings<'_>) -> Result<Outcome, String> {
 struct Redb(redb::Database);
 
 impl Peer for Redb {
-    fn door(&self) -> impl Door + '_ {
-        RedbDoor(&self.0)
+    fn session(&self) -> impl PeerSession + '_ {
+        RedbSession(&self.0)
     }
 
     fn count(&self) -> Option<u64> {
@@ -193,9 +193,9 @@ impl Peer for Redb {
     }
 }
 
-struct RedbDoor<'a>(&'a redb::Database);
+struct RedbSession<'a>(&'a redb::Database);
 
-impl Door for RedbDoor<'_> {
+impl PeerSession for RedbSession<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         let txn = self.0.begin_write().expect("redb begins");
         {

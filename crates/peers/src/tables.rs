@@ -6,9 +6,9 @@ use std::sync::RwLock;
 use farbank_pm::sync::unpoisoned;
 
 use crate::mix::Name;
-use crate::run::{Contender, Door, Outcome, Peer, Settings, run};
+use crate::run::{Contender, PeerSession, Outcome, Peer, Settings, run};
 
-type Boxed = Box<[u8]>;
+type BoxedBytes = Box<[u8]>;
 type Hasher = hashbrown::DefaultHashBuilder;
 
 pub(crate) fn all() -> Vec<Contender> {
@@ -69,11 +69,11 @@ fn run_sharded(settings: &Settings<'_>) -> Result<Outcome, String> {
     )
 }
 
-struct Papaya(papaya::HashMap<Name, Boxed, Hasher>);
+struct Papaya(papaya::HashMap<Name, BoxedBytes, Hasher>);
 
 impl Peer for Papaya {
-    fn door(&self) -> impl Door + '_ {
-        PapayaDoor(&self.0)
+    fn session(&self) -> impl PeerSession + '_ {
+        PapayaGuardSession(&self.0)
     }
 
     fn count(&self) -> Option<u64> {
@@ -81,9 +81,9 @@ impl Peer for Papaya {
     }
 }
 
-struct PapayaDoor<'a>(&'a papaya::HashMap<Name, Boxed, Hasher>);
+struct PapayaGuardSession<'a>(&'a papaya::HashMap<Name, BoxedBytes, Hasher>);
 
-impl Door for PapayaDoor<'_> {
+impl PeerSession for PapayaGuardSession<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         self.0.pin().insert(*name, value.into());
     }
@@ -97,11 +97,11 @@ impl Door for PapayaDoor<'_> {
     }
 }
 
-struct Dash(dashmap::DashMap<Name, Boxed, Hasher>);
+struct Dash(dashmap::DashMap<Name, BoxedBytes, Hasher>);
 
 impl Peer for Dash {
-    fn door(&self) -> impl Door + '_ {
-        DashDoor(&self.0)
+    fn session(&self) -> impl PeerSession + '_ {
+        DashSession(&self.0)
     }
 
     fn count(&self) -> Option<u64> {
@@ -109,9 +109,9 @@ impl Peer for Dash {
     }
 }
 
-struct DashDoor<'a>(&'a dashmap::DashMap<Name, Boxed, Hasher>);
+struct DashSession<'a>(&'a dashmap::DashMap<Name, BoxedBytes, Hasher>);
 
-impl Door for DashDoor<'_> {
+impl PeerSession for DashSession<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         self.0.insert(*name, value.into());
     }
@@ -125,11 +125,11 @@ impl Door for DashDoor<'_> {
     }
 }
 
-struct Scc(scc::HashMap<Name, Boxed, Hasher>);
+struct Scc(scc::HashMap<Name, BoxedBytes, Hasher>);
 
 impl Peer for Scc {
-    fn door(&self) -> impl Door + '_ {
-        SccDoor(&self.0)
+    fn session(&self) -> impl PeerSession + '_ {
+        SccSession(&self.0)
     }
 
     fn count(&self) -> Option<u64> {
@@ -137,9 +137,9 @@ impl Peer for Scc {
     }
 }
 
-struct SccDoor<'a>(&'a scc::HashMap<Name, Boxed, Hasher>);
+struct SccSession<'a>(&'a scc::HashMap<Name, BoxedBytes, Hasher>);
 
-impl Door for SccDoor<'_> {
+impl PeerSession for SccSession<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         self.0.upsert_sync(*name, value.into());
     }
@@ -153,7 +153,7 @@ impl Door for SccDoor<'_> {
 
 const SHARDS: usize = 256;
 
-type Shard = RwLock<hashbrown::HashMap<Name, Boxed, Hasher>>;
+type Shard = RwLock<hashbrown::HashMap<Name, BoxedBytes, Hasher>>;
 
 struct Sharded {
     shards: Vec<Shard>,
@@ -161,8 +161,8 @@ struct Sharded {
 }
 
 impl Peer for Sharded {
-    fn door(&self) -> impl Door + '_ {
-        ShardedDoor(self)
+    fn session(&self) -> impl PeerSession + '_ {
+        ShardedSession(self)
     }
 
     fn count(&self) -> Option<u64> {
@@ -171,15 +171,15 @@ impl Peer for Sharded {
     }
 }
 
-struct ShardedDoor<'a>(&'a Sharded);
+struct ShardedSession<'a>(&'a Sharded);
 
-impl ShardedDoor<'_> {
+impl ShardedSession<'_> {
     fn shard(&self, name: &Name) -> &Shard {
         &self.0.shards[self.0.choose.hash_one(name) as usize % SHARDS]
     }
 }
 
-impl Door for ShardedDoor<'_> {
+impl PeerSession for ShardedSession<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         let boxed = value.into();
         let mut shard = unpoisoned(self.shard(name).write());

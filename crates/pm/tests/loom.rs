@@ -82,13 +82,13 @@ impl Place {
 
 /// Two places, and the name of one of them: like an index entry that refers to one of two records.
 #[derive(Default)]
-struct Named {
+struct NamedPlace {
     epochs: EpochTable,
     name: AtomicUsize,
     places: [Place; 2],
 }
 
-impl Named {
+impl NamedPlace {
     /// Reads the named place, as a pinned reader does.
     fn follow(&self) {
         self.places[self.name.load(Acquire)].read();
@@ -115,17 +115,17 @@ impl Named {
 
 /// Runs `reader` in its own thread, with its own slot.
 fn reading(
-    named: &Arc<Named>,
-    reader: impl FnOnce(&Named, &EpochSlot) + Send + 'static,
+    named: &Arc<NamedPlace>,
+    reader: impl FnOnce(&NamedPlace, &EpochSlot) + Send + 'static,
 ) -> thread::JoinHandle<()> {
     let (named, slot) = (Arc::clone(named), named.epochs.slot());
     thread::spawn(move || reader(&named, &slot))
 }
 
 /// Explores one reader against one thread that unlinks the place and reuses it if it is free.
-fn one_against(claim: &str, reader: fn(&Named, &EpochSlot)) {
+fn one_against(claim: &str, reader: fn(&NamedPlace, &EpochSlot)) {
     explore(claim, move || {
-        let named = Arc::new(Named::default());
+        let named = Arc::new(NamedPlace::default());
         let reader = reading(&named, reader);
         let retired = named.unlink();
         named.reuse_if_free(retired);
@@ -137,7 +137,7 @@ fn one_against(claim: &str, reader: fn(&Named, &EpochSlot)) {
 
 #[test]
 fn a_place_that_a_pinned_reader_follows_is_not_reused() {
-    one_against("one reader", Named::read_once);
+    one_against("one reader", NamedPlace::read_once);
 }
 
 #[test]
@@ -160,8 +160,8 @@ fn a_repeated_pin_protects_every_place_followed_under_it() {
 #[test]
 fn a_place_is_not_reused_before_the_slowest_of_two_readers_unpins() {
     explore("two readers", || {
-        let named = Arc::new(Named::default());
-        let readers = [0, 1].map(|_| reading(&named, Named::read_once));
+        let named = Arc::new(NamedPlace::default());
+        let readers = [0, 1].map(|_| reading(&named, NamedPlace::read_once));
         let retired = named.unlink();
         named.reuse_if_free(retired);
         for reader in readers {
@@ -175,7 +175,7 @@ fn a_place_is_not_reused_before_the_slowest_of_two_readers_unpins() {
 #[test]
 fn a_slot_created_during_retirement_protects_its_reader() {
     explore("a slot created during retirement", || {
-        let named = Arc::new(Named::default());
+        let named = Arc::new(NamedPlace::default());
         let theirs = Arc::clone(&named);
         let reader = thread::spawn(move || theirs.read_once(&theirs.epochs.slot()));
         let retired = named.unlink();
@@ -189,7 +189,7 @@ fn a_slot_created_during_retirement_protects_its_reader() {
 #[test]
 fn a_slot_dropped_while_pinned_protects_its_reader_until_the_drop_and_no_longer() {
     explore("dropped while pinned", || {
-        let named = Arc::new(Named::default());
+        let named = Arc::new(NamedPlace::default());
         let (theirs, slot) = (Arc::clone(&named), named.epochs.slot());
         let reader = thread::spawn(move || {
             theirs.epochs.pin(&slot);
@@ -211,9 +211,9 @@ fn a_slot_dropped_while_pinned_protects_its_reader_until_the_drop_and_no_longer(
 #[test]
 fn one_thread_may_reuse_what_another_retired() {
     explore("retired by one thread, reused by another", || {
-        let named = Arc::new(Named::default());
+        let named = Arc::new(NamedPlace::default());
         let retired = Arc::new(Mutex::new(None));
-        let reader = reading(&named, Named::read_once);
+        let reader = reading(&named, NamedPlace::read_once);
         let (theirs, list) = (Arc::clone(&named), Arc::clone(&retired));
         let writer = thread::spawn(move || {
             let epoch = theirs.unlink();
@@ -231,7 +231,7 @@ fn one_thread_may_reuse_what_another_retired() {
 }
 
 /// Copy of the protocol of `EpochTable` for one reader, in which each ordering can be weakened.
-struct Copied {
+struct EpochTableCopy {
     current: AtomicU64,
     pinned: AtomicU64,
     name: AtomicUsize,
@@ -266,7 +266,7 @@ fn fence_if(wanted: bool) {
     }
 }
 
-impl Copied {
+impl EpochTableCopy {
     fn read_once(&self) {
         self.pinned
             .store(self.current.load(Relaxed), self.orders.pin);
@@ -290,7 +290,7 @@ impl Copied {
 /// Explores the copy with `orders`: a reader that pins `pins` times, against a thread that unlinks and reuses.
 fn copied(claim: &str, orders: Orders, pins: usize) {
     explore(claim, move || {
-        let copied = Arc::new(Copied {
+        let copied = Arc::new(EpochTableCopy {
             current: AtomicU64::new(1),
             pinned: AtomicU64::new(u64::MAX),
             name: AtomicUsize::new(0),

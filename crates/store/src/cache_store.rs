@@ -63,7 +63,7 @@ pub trait ItemSession: Session {
 /// databases of [`Key`](crate::Key) are the first areas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ItemKey<'a> {
-    /// The area.
+    /// Number of the area.
     pub area: u16,
     /// The key, including its prefix.
     pub key: &'a [u8],

@@ -207,7 +207,7 @@ mod tests {
         shared.swap(4, 3);
         assert!(
             !shared.is_current(&view),
-            "the same mapping is another version"
+            "each swap makes a new version, even if the mapping is the same"
         );
         assert_eq!([3, 4, 5].map(|db| shared.swaps(db)), [2, 2, 0]);
     }

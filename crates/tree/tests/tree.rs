@@ -10,7 +10,7 @@ use farbank_pm::rng::Rng;
 use farbank_tree::{
     Config, Key, LocalLockMode, LockPlacement, NodeFormat, NodeLayout, TreeError, ValueMode,
 };
-use rack::{Rack, numbers};
+use rack::{SimulatedRack, numbers};
 
 /// Returns the tested configurations, with nodes of 256 bytes, so that splits and merges are frequent.
 fn configs() -> Vec<(&'static str, Config)> {
@@ -74,7 +74,7 @@ fn the_last_write_of_each_client_is_read_back() {
     const CLIENTS: u64 = 12;
     for (name, config) in configs() {
         let in_order = config.layout.format == NodeFormat::Paper;
-        let rack = Rack::new(3, config, in_order, 7);
+        let rack = SimulatedRack::new(3, config, in_order, 7);
         let all = Rc::new(RefCell::new(BTreeMap::new()));
         for number in 0..CLIENTS {
             let client = rack.client(number as u16 % 3);
@@ -124,7 +124,7 @@ fn an_emptied_tree_reuses_its_nodes_when_it_is_filled_again() {
         },
         ..Config::sherman()
     };
-    let rack = Rack::new(1, config, false, 7);
+    let rack = SimulatedRack::new(1, config, false, 7);
     let chunks = rack.alone(|client| async move {
         let mut merges = 0;
         for _ in 0..6 {
@@ -149,7 +149,7 @@ fn an_emptied_tree_reuses_its_nodes_when_it_is_filled_again() {
 #[test]
 fn a_filled_tree_has_all_its_entries_and_takes_more() {
     for (name, config) in configs() {
-        let rack = Rack::filled(2, config, 5000);
+        let rack = SimulatedRack::filled(2, config, 5000);
         assert_eq!(rack.contents().len(), 5000, "{name}");
         let range = rack.alone(|client| async move {
             for key in 0..500 {
@@ -170,7 +170,7 @@ fn a_filled_tree_has_all_its_entries_and_takes_more() {
 #[test]
 fn a_descending_range_is_the_ascending_one_reversed() {
     for (name, config) in configs() {
-        let rack = Rack::filled(2, config, 5000);
+        let rack = SimulatedRack::filled(2, config, 5000);
         let highest = 2 * 4999;
         rack.alone(|client| async move {
             // Even keys are present, odd ones are not; the last bound is above all keys.
@@ -193,7 +193,7 @@ fn a_descending_range_is_the_ascending_one_reversed() {
 
 #[test]
 fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
-    let rack = Rack::filled(1, Config::sherman_published(), 5000);
+    let rack = SimulatedRack::filled(1, Config::sherman_published(), 5000);
     let (warm, write, lookup) = rack.alone(|client| async move {
         client.get(77 * 2).await.unwrap();
         let warm = client.take_op();
@@ -205,7 +205,7 @@ fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
     assert!(warm.round_trips > 1 && !warm.cache_hit);
     assert_eq!((write.round_trips, write.bytes_written), (3, 17));
     assert_eq!((lookup.round_trips, lookup.cache_hit), (1, true));
-    let rack = Rack::filled(1, Config::fg_plus(), 5000);
+    let rack = SimulatedRack::filled(1, Config::fg_plus(), 5000);
     let write = rack.alone(|client| async move {
         client.get(77 * 2).await.unwrap();
         client.take_op();
@@ -217,7 +217,7 @@ fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
 
 #[test]
 fn with_reads_under_the_lock_a_write_takes_two_round_trips_and_a_lookup_reads_256_bytes() {
-    let rack = Rack::filled(1, Config::farbank(), 5000);
+    let rack = SimulatedRack::filled(1, Config::farbank(), 5000);
     rack.warm((0..10_000).step_by(40));
     let lookups = 100;
     let before = rack.sim.traffic().bytes_read;
@@ -253,7 +253,7 @@ fn a_compact_cache_holds_more_nodes_in_the_same_bytes() {
             cache_bytes: 20 * 1024,
             ..Config::sherman()
         };
-        let rack = Rack::filled(1, config, 50_000);
+        let rack = SimulatedRack::filled(1, config, 50_000);
         rack.warm((0..100_000).step_by(100).cycle().take(10_000));
         rack.alone(|client| async move {
             let mut hits = 0;
@@ -269,7 +269,7 @@ fn a_compact_cache_holds_more_nodes_in_the_same_bytes() {
 
 #[test]
 fn a_warm_cache_leads_every_lookup_to_its_leaf() {
-    let rack = Rack::filled(1, Config::sherman(), 5000);
+    let rack = SimulatedRack::filled(1, Config::sherman(), 5000);
     rack.warm((0..10_000).step_by(40));
     let trips = rack.alone(|client| async move {
         let mut trips = Vec::new();
@@ -291,7 +291,7 @@ fn a_small_warm_cache_keeps_the_nodes_used_most() {
         cache_bytes: 20 * 1024,
         ..Config::sherman_published()
     };
-    let rack = Rack::filled(1, few, 100_000);
+    let rack = SimulatedRack::filled(1, few, 100_000);
     let often = (0..10_000).step_by(40);
     let everywhere = (0..200_000).step_by(1000);
     rack.warm(everywhere.clone().chain(often.cycle().take(100_000)));
@@ -318,7 +318,7 @@ fn failed_lock_attempts_are_not_counted_as_round_trips() {
         local: LocalLockMode::None,
         ..Config::sherman_published()
     };
-    let rack = Rack::filled(2, alone, 1000);
+    let rack = SimulatedRack::filled(2, alone, 1000);
     rack.warm(0..2000);
     let ops = Rc::new(RefCell::new(Vec::new()));
     for compute in 0..2 {
@@ -339,7 +339,7 @@ fn failed_lock_attempts_are_not_counted_as_round_trips() {
 #[test]
 fn a_client_with_late_reads_reads_fewer_leaves_at_once() {
     const RANGES: u64 = 40;
-    let rack = Rack::filled(2, Config::sherman_published(), 20_000);
+    let rack = SimulatedRack::filled(2, Config::sherman_published(), 20_000);
     rack.warm((0..40_000).step_by(40));
     let retries = Rc::new(RefCell::new((0, 0)));
     for n in 0..60_u64 {
@@ -368,10 +368,10 @@ fn a_client_with_late_reads_reads_fewer_leaves_at_once() {
 
 #[test]
 fn the_published_layout_refuses_its_reserved_value() {
-    let rack = Rack::new(1, Config::sherman_published(), true, 1);
+    let rack = SimulatedRack::new(1, Config::sherman_published(), true, 1);
     let refused = rack.alone(|client| async move { client.insert(1, 0).await });
     assert_eq!(refused, Err(TreeError::Reserved));
-    let rack = Rack::new(1, Config::sherman(), true, 1);
+    let rack = SimulatedRack::new(1, Config::sherman(), true, 1);
     let taken = rack.alone(|client| async move {
         client.insert(0, 0).await.unwrap();
         client.insert(u64::MAX, u64::MAX).await.unwrap();
@@ -388,7 +388,7 @@ fn keys_of_a_kibibyte_that_differ_in_the_last_byte_are_different_keys() {
                 layout: NodeLayout::new(format).with_keys(key_bytes, 6),
                 ..Config::sherman()
             };
-            let rack = Rack::new(1, config, true, 5);
+            let rack = SimulatedRack::new(1, config, true, 5);
             let found = rack.alone(move |client| async move {
                 let key = |number: u64| {
                     let mut bytes = vec![b'k'; key_bytes];
@@ -433,7 +433,7 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
             ..config
         };
         let in_order = config.layout.format == NodeFormat::Paper;
-        let rack = Rack::new(1, config, in_order, 5);
+        let rack = SimulatedRack::new(1, config, in_order, 5);
         let trips = rack.alone(|client| async move {
             let value = |key: u64, turn: u64| vec![(key + turn) as u8; (key * 37 % 2001) as usize];
             for turn in 0..8 {
@@ -480,7 +480,7 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
             values: ValueMode::Words,
             ..config
         };
-        let rack = Rack::new(1, words, in_order, 5);
+        let rack = SimulatedRack::new(1, words, in_order, 5);
         let refused = rack.alone(|client| async move { client.get_bytes(1).await });
         assert_eq!(refused, Err(TreeError::OtherValues));
     }
@@ -496,7 +496,7 @@ fn a_server_without_memory_refuses_no_write_while_another_has_some() {
             spread_splits,
             ..Config::sherman()
         };
-        let rack = Rack::new(1, config, true, 5);
+        let rack = SimulatedRack::new(1, config, true, 5);
         rack.sim.reserve_host_memory(0, HOST_BYTES);
         rack.alone(|client| async move {
             for key in 0..5_000 {
@@ -527,7 +527,7 @@ fn a_server_without_memory_refuses_no_write_while_another_has_some() {
 
 #[test]
 fn a_tree_of_another_layout_is_refused() {
-    let rack = Rack::new(1, Config::sherman(), true, 1);
+    let rack = SimulatedRack::new(1, Config::sherman(), true, 1);
     let other = Config {
         layout: NodeLayout::new(NodeFormat::Safe).with_keys(16, 20),
         ..Config::sherman()

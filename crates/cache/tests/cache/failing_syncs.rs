@@ -17,18 +17,18 @@ use crate::support::{MIB, clock, config, key};
 
 /// I/O through the kernel, except that sync number `fails_at`, from 1, fails. Later syncs succeed, as on Linux.
 #[derive(Default)]
-struct Failing {
+struct FailingSync {
     syncs: AtomicU64,
     fails_at: u64,
 }
 
-impl Failing {
+impl FailingSync {
     fn has_failed(&self) -> bool {
         self.fails_at != 0 && self.syncs.load(SeqCst) >= self.fails_at
     }
 }
 
-impl FileIo for Failing {
+impl FileIo for FailingSync {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         KernelIo.pwritev(file, parts, at)
     }
@@ -45,7 +45,7 @@ impl FileIo for Failing {
     }
 }
 
-fn options(is_mapped: bool, io: &Arc<Failing>) -> OpenOptions {
+fn options(is_mapped: bool, io: &Arc<FailingSync>) -> OpenOptions {
     OpenOptions {
         medium: (!is_mapped).then_some(Kind::File),
         sync: SyncPolicy::Never,
@@ -56,7 +56,7 @@ fn options(is_mapped: bool, io: &Arc<Failing>) -> OpenOptions {
 }
 
 /// Fills a cache that grows twice, and closes it.
-fn run<M: Medium>(medium: M, io: &Failing, case: &str) {
+fn run<M: Medium>(medium: M, io: &FailingSync, case: &str) {
     let config = Config {
         pool_bytes_max: MIB * 40,
         ..config(&clock())
@@ -89,9 +89,9 @@ fn run<M: Medium>(medium: M, io: &Failing, case: &str) {
 
 /// Runs one case. Returns the number of its syncs.
 fn run_case(path: &Path, is_mapped: bool, fails_at: u64) -> u64 {
-    let io = Arc::new(Failing {
+    let io = Arc::new(FailingSync {
         fails_at,
-        ..Failing::default()
+        ..FailingSync::default()
     });
     let case = format!("mapped: {is_mapped}, sync {fails_at} fails");
     let opened = open_path(path, &options(is_mapped, &io)).expect("it opens");

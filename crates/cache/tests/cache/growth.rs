@@ -97,9 +97,9 @@ fn a_cache_limited_to_fewer_pages_does_not_grow() {
 }
 
 /// I/O through the kernel, with this many free bytes on the disk.
-struct Full(AtomicU64);
+struct LimitedSpace(AtomicU64);
 
-impl FileIo for Full {
+impl FileIo for LimitedSpace {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         KernelIo.pwritev(file, parts, at)
     }
@@ -120,7 +120,7 @@ impl FileIo for Full {
 fn a_cache_on_a_full_disk_reports_it_and_evicts_until_there_is_space() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("pool");
-    let disk = Arc::new(Full(AtomicU64::new(u64::MAX)));
+    let disk = Arc::new(LimitedSpace(AtomicU64::new(u64::MAX)));
     let options = OpenOptions {
         medium: Some(Kind::File),
         sync: SyncPolicy::Never,

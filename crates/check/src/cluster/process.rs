@@ -279,7 +279,7 @@ fn kill(child: &mut Child) -> Result<(), ChildError> {
 
 /// What a compute process has printed.
 #[derive(Default)]
-struct Printed {
+struct ProcessOutput {
     lines: Vec<ClusterLine>,
     /// Rounds that have ended.
     done: u64,
@@ -290,17 +290,17 @@ struct Printed {
 
 #[derive(Default)]
 struct PrintedLines {
-    state: Mutex<Printed>,
+    state: Mutex<ProcessOutput>,
     changed: Condvar,
 }
 
 impl PrintedLines {
     // No holder of the lock panics.
-    fn state(&self) -> MutexGuard<'_, Printed> {
+    fn state(&self) -> MutexGuard<'_, ProcessOutput> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Printed)) {
+    fn change(&self, change: impl FnOnce(&mut ProcessOutput)) {
         change(&mut self.state());
         self.changed.notify_all();
     }

@@ -5,7 +5,7 @@ use farbank_pm::sim::{CrashState, ImageCut, PoolImage, Sim};
 
 use super::open_subject::OpenSubject;
 use super::run::WorkloadRun;
-use super::{Contents, Explorer, Pairs, SeedFailure, Shown, sorted};
+use super::{Contents, Explorer, Pairs, SeedFailure, ShownContents, sorted};
 use crate::Violation;
 use crate::digest::fold;
 use crate::guard::guarded;
@@ -118,7 +118,12 @@ impl Explorer<'_> {
 
     /// Opens an image and returns its contents. A probe also opens it again, uses it, closes it and opens it once
     /// more.
-    fn recover(&mut self, image: PoolImage, now_ms: u64, probe: bool) -> Result<Shown, Violation> {
+    fn recover(
+        &mut self,
+        image: PoolImage,
+        now_ms: u64,
+        probe: bool,
+    ) -> Result<ShownContents, Violation> {
         let sim = self.sim(image);
         let (subject, contents) = match self.open_and_check(&sim, now_ms)? {
             Ok(recovered) => recovered,
@@ -239,7 +244,10 @@ impl Explorer<'_> {
 type Opened = Result<(OpenSubject, Pairs), Violation>;
 
 /// Checks the contents of an image against the current history.
-pub(super) fn check_contents(run: &WorkloadRun, shown: &Shown) -> Result<(), Box<SeedFailure>> {
+pub(super) fn check_contents(
+    run: &WorkloadRun,
+    shown: &ShownContents,
+) -> Result<(), Box<SeedFailure>> {
     match shown {
         Err(_) if run.creating => Ok(()), // CHECK-EXPLORE-4
         Err(refusal) => Err(run.failure(None, refusal.clone().context("open failed"))),
@@ -249,7 +257,7 @@ pub(super) fn check_contents(run: &WorkloadRun, shown: &Shown) -> Result<(), Box
 }
 
 /// Returns a digest of the contents of an image.
-pub(super) fn digest_of(shown: &Shown) -> u64 {
+pub(super) fn digest_of(shown: &ShownContents) -> u64 {
     let contents: &Contents = match shown {
         Ok(contents) => contents,
         Err(_) => return 1,

@@ -18,7 +18,7 @@ use farbank_pm::sim::{CrashState, LazyCrash, Sim, next_script};
 
 use super::judge::{check_contents, digest_of};
 use super::run::WorkloadRun;
-use super::{Explorer, SeedFailure, Shown};
+use super::{Explorer, SeedFailure, ShownContents};
 use crate::Violation;
 use crate::report::ImageChoice;
 
@@ -63,7 +63,7 @@ fn script_of(sim: &Sim) -> Vec<u32> {
 #[derive(Default)]
 pub(super) struct DecisionTree {
     /// Contents, each with the first script that led to them.
-    shown: BTreeMap<Shown, Vec<u32>>,
+    shown: BTreeMap<ShownContents, Vec<u32>>,
     cut_off: bool,
 }
 
@@ -126,7 +126,7 @@ impl Explorer<'_> {
         Ok(tree)
     }
 
-    fn shows(&self, sim: &Sim, now_ms: u64) -> Result<Shown, Violation> {
+    fn shows(&self, sim: &Sim, now_ms: u64) -> Result<ShownContents, Violation> {
         let opened = self.open_and_check(sim, now_ms)?;
         Ok(opened.map(|(_, contents)| contents.into()))
     }

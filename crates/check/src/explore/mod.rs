@@ -391,7 +391,7 @@ impl SeedFailure {
 type Pairs = Vec<(u64, Value)>;
 type Contents = Arc<[(u64, Value)]>;
 /// Contents that opening an image shows, or the error with which the open refused it (CHECK-EXPLORE-4).
-type Shown = Result<Contents, Violation>;
+type ShownContents = Result<Contents, Violation>;
 
 fn sorted(mut contents: Pairs) -> Pairs {
     contents.sort_unstable();
@@ -405,7 +405,7 @@ struct Explorer<'a> {
     shape: TargetShape,
     places: Arc<SourceLines>,
     /// Contents of each image, by its hash and the time of the open.
-    known: HashMap<(u64, u64), Shown>,
+    known: HashMap<(u64, u64), ShownContents>,
     /// Leaves of each crash point, by its digest and the time.
     trees: HashMap<(u64, u64), Arc<lazy::DecisionTree>>,
     digest: u64,

@@ -59,7 +59,7 @@ const WRONG_LINES: usize = 8;
 /// What to do after the check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterCheck {
-    /// End.
+    /// End the process.
     End,
     /// Write until the power is cut.
     Write,

@@ -109,14 +109,14 @@ impl Target for Toy {
 }
 
 /// A write and the offset of its record. A larger offset is newer.
-type Logged = (u64, KeyWrite);
+type LoggedWrite = (u64, KeyWrite);
 
 #[derive(Default)]
 struct Session {
-    staged: Vec<Logged>,
+    staged: Vec<LoggedWrite>,
     /// Pending writes on which answers of this batch depend. They are published with it.
-    depends: Vec<Logged>,
-    waiting: Vec<(Ticket, Vec<Logged>)>,
+    depends: Vec<LoggedWrite>,
+    waiting: Vec<(Ticket, Vec<LoggedWrite>)>,
 }
 
 struct Log {
@@ -130,7 +130,7 @@ struct Log {
     now_ms: u64,
     sessions: [Session; 2],
     /// The durable writes of each key in the order of the log (all of them, for one mutant).
-    durable: BTreeMap<u64, Vec<Logged>>,
+    durable: BTreeMap<u64, Vec<LoggedWrite>>,
 }
 
 impl Log {
@@ -228,14 +228,14 @@ impl Log {
         true
     }
 
-    fn publish(&mut self, logged: Logged) {
+    fn publish(&mut self, logged: LoggedWrite) {
         let writes = self.durable.entry(logged.1.key()).or_default();
         writes.push(logged);
         writes.sort_by_key(|(at, _)| *at);
     }
 
     /// Returns the value that writes of one key, in log order, leave.
-    fn visible(&self, writes: &[Logged]) -> Option<Value> {
+    fn visible(&self, writes: &[LoggedWrite]) -> Option<Value> {
         let alive = |write: &KeyWrite| match *write {
             KeyWrite::Put { expires_ms, .. } => expires_ms == 0 || self.now_ms < expires_ms,
             KeyWrite::Delete { .. } => true,
@@ -273,7 +273,7 @@ impl Log {
 
 impl Session {
     /// Returns staged and committed writes that are not durable yet.
-    fn pending(&self) -> impl Iterator<Item = Logged> {
+    fn pending(&self) -> impl Iterator<Item = LoggedWrite> {
         self.waiting
             .iter()
             .flat_map(|(_, writes)| writes)
@@ -322,7 +322,8 @@ impl TargetSubject for Log {
             _ => OpAnswer::Done,
         };
         if answer != OpAnswer::Done {
-            let pending: Vec<Logged> = self.sessions.iter().flat_map(Session::pending).collect();
+            let pending: Vec<LoggedWrite> =
+                self.sessions.iter().flat_map(Session::pending).collect();
             self.sessions[session].depends = pending;
         }
         let at = self.tail;
@@ -371,7 +372,7 @@ impl TargetSubject for Log {
         let waiting = std::mem::take(&mut self.sessions[session].waiting);
         let (done, waiting) = waiting.into_iter().partition(|(t, _)| *t <= ticket);
         self.sessions[session].waiting = waiting;
-        let done: Vec<(Ticket, Vec<Logged>)> = done;
+        let done: Vec<(Ticket, Vec<LoggedWrite>)> = done;
         done.into_iter()
             .flat_map(|(_, writes)| writes)
             .for_each(|logged| self.publish(logged));

@@ -514,10 +514,14 @@ fn known() -> impl Iterator<Item = &'static MemcachedFlag> {
     FLAGS.iter().chain(&MEANINGLESS)
 }
 
-type Rest<'a> = std::slice::Iter<'a, OsString>;
+type RemainingArgs<'a> = std::slice::Iter<'a, OsString>;
 
 /// `--name`, `--name=value`, `--name value`
-fn take_long(asked: &mut MemcachedArgs, long: &str, words: &mut Rest<'_>) -> Result<(), String> {
+fn take_long(
+    asked: &mut MemcachedArgs,
+    long: &str,
+    words: &mut RemainingArgs<'_>,
+) -> Result<(), String> {
     let (name, value) = match long.split_once('=') {
         Some((name, value)) => (name, Some(OsString::from(value))),
         None => (long, None),
@@ -537,7 +541,7 @@ fn take_long(asked: &mut MemcachedArgs, long: &str, words: &mut Rest<'_>) -> Res
 fn take_letters(
     asked: &mut MemcachedArgs,
     letters: &str,
-    words: &mut Rest<'_>,
+    words: &mut RemainingArgs<'_>,
 ) -> Result<(), String> {
     for (at, letter) in letters.char_indices() {
         let flag = known().find(|flag| flag.0 == letter);

@@ -21,7 +21,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use farbank_bench::counted::{Meter, Spent};
+use farbank_bench::counted::{MediumCounts, Meter};
 use farbank_bench::figure::{Error, ProgressFn, Step};
 use farbank_check::explore::computed_by_thread;
 
@@ -61,9 +61,9 @@ pub(super) struct PhaseFindings {
     /// Number of gets.
     pub gets: u64,
     /// Medium operations of sets, including those of the engine's own threads.
-    pub by_sets: Spent,
+    pub by_sets: MediumCounts,
     /// Medium operations of gets.
-    pub by_gets: Spent,
+    pub by_gets: MediumCounts,
     /// Wrong answers by reason.
     pub wrong: BTreeMap<WrongAnswer, u64>,
     /// Sets that the engine refused.

@@ -39,10 +39,10 @@ enum Fault {
 /// One of this many operations goes wrong.
 const ONE_IN: u64 = 50;
 
-struct Toy(Fault);
+struct ToyEngine(Fault);
 
 #[derive(Default)]
-struct Held {
+struct ToyContents {
     /// The value of each key, and the previous one.
     values: HashMap<Key, [Vec<u8>; 2]>,
     last: Vec<u8>,
@@ -51,11 +51,11 @@ struct Held {
 
 struct Table {
     fault: Fault,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<ToyContents>>,
     terms: ContestLimits,
 }
 
-impl Contender for Toy {
+impl Contender for ToyEngine {
     fn name(&self) -> &'static str {
         "toy"
     }
@@ -89,7 +89,7 @@ impl Contender for Toy {
 
 impl Engine for Table {
     fn worker(&self) -> Box<dyn Worker> {
-        Box::new(Hand(self.fault, Arc::clone(&self.held)))
+        Box::new(ToyWorker(self.fault, Arc::clone(&self.held)))
     }
 
     fn dram(&self) -> Vec<(&'static str, u64)> {
@@ -109,9 +109,9 @@ impl Engine for Table {
     }
 }
 
-struct Hand(Fault, Arc<Mutex<Held>>);
+struct ToyWorker(Fault, Arc<Mutex<ToyContents>>);
 
-impl Worker for Hand {
+impl Worker for ToyWorker {
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Refusal> {
         let mut held = ignore_poison(self.1.lock());
         held.operations += 1;
@@ -174,7 +174,7 @@ fn options<'a>(contender: &'a dyn Contender, round: ContestRound, part: u64) -> 
 }
 
 fn judged(fault: Fault) -> Result<Report, Error> {
-    let toy = Toy(fault);
+    let toy = ToyEngine(fault);
     run(&options(&toy, ContestRound::Final, 1 << 14), &mut |_| true)
 }
 
@@ -231,7 +231,7 @@ fn a_panic_of_the_engine_ends_the_run_with_its_message() {
 
 #[test]
 fn an_engine_is_skipped_in_a_round_it_was_not_built_for() {
-    let toy = Toy(Fault::Nothing);
+    let toy = ToyEngine(Fault::Nothing);
     let report = run(
         &options(&toy, ContestRound::Preliminary, 1 << 14),
         &mut |_| true,
@@ -243,7 +243,7 @@ fn an_engine_is_skipped_in_a_round_it_was_not_built_for() {
 
 #[test]
 fn a_stopped_run_is_an_error() {
-    let toy = Toy(Fault::Nothing);
+    let toy = ToyEngine(Fault::Nothing);
     let stopped = run(&options(&toy, ContestRound::Final, 1 << 12), &mut |_| false);
     assert!(matches!(stopped, Err(Error::Stopped)));
 }

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use farbank_bench::counted::{Counted, Spent};
+use farbank_bench::counted::{Counted, MediumCounts};
 use farbank_bench::figure::{Error, Figure, Kind, ProgressFn, Report, median};
 use farbank_pm::media::Mapped;
 
@@ -199,7 +199,7 @@ fn asked(
         meter: Some(&meter),
         ..timed_and_checked(1)
     };
-    let (mut spent, mut operations) = (Spent::default(), 0);
+    let (mut spent, mut operations) = (MediumCounts::default(), 0);
     for phase in [ContestPhase::Set, ContestPhase::Get(0)] {
         let found = trial.phase(&*engine, phase, how, watch)?;
         right(contender, step, &found)?;

@@ -37,7 +37,7 @@ use super::memory::{SLOT_PARTS, SLOTS_AT, WordMemory};
 use super::redo::{RedoName, complete_write};
 
 const BUSY: u64 = 1;
-/// A batch more, in a state.
+/// Added to a state for each further batch: the bits from here on count batches.
 const BATCH: u64 = 2;
 const EPOCH_SHIFT: u32 = 56;
 

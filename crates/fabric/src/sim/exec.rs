@@ -27,11 +27,11 @@ pub(super) struct Task {
 }
 
 /// Numbers of the tasks that were woken, in the order of the wake-ups.
-pub(super) type Woken = Arc<Mutex<Vec<usize>>>;
+pub(super) type WokenTasks = Arc<Mutex<Vec<usize>>>;
 
 struct TaskWaker {
     task: usize,
-    woken: Woken,
+    woken: WokenTasks,
 }
 
 impl Wake for TaskWaker {
@@ -45,7 +45,7 @@ impl Wake for TaskWaker {
 }
 
 /// Returns a waker for task number `task`.
-pub(super) fn waker(task: usize, woken: &Woken) -> Waker {
+pub(super) fn waker(task: usize, woken: &WokenTasks) -> Waker {
     let woken = Arc::clone(woken);
     Waker::from(Arc::new(TaskWaker { task, woken }))
 }

@@ -65,7 +65,7 @@ pub struct SimCluster {
     rack: Rc<RefCell<Cluster>>,
     /// Tasks by number. `None`: the task has ended or is being polled.
     tasks: Rc<RefCell<Vec<Option<exec::Task>>>>,
-    woken: exec::Woken,
+    woken: exec::WokenTasks,
 }
 
 /// The fabric of one compute server: its access to the cluster's memory servers.
@@ -91,7 +91,7 @@ impl SimCluster {
         SimCluster {
             rack: Rc::new(RefCell::new(rack)),
             tasks: Rc::default(),
-            woken: exec::Woken::default(),
+            woken: exec::WokenTasks::default(),
         }
     }
 

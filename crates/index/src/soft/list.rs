@@ -168,8 +168,8 @@ impl NodeList {
 
     fn find_from(&self, bucket: u64, hash: u64, mut gone: impl FnMut(u64)) -> ListPosition<'_> {
         loop {
-            if let Some(spot) = self.try_find(bucket, hash, &mut gone) {
-                return spot;
+            if let Some(position) = self.try_find(bucket, hash, &mut gone) {
+                return position;
             }
         }
     }
@@ -216,9 +216,15 @@ impl NodeList {
         }
     }
 
-    /// Fills in `node` and links it at `spot`, in state `IntendToInsert`. Returns false if another thread changed the
+    /// Fills in `node` and links it at `position`, in state `IntendToInsert`. Returns false if another thread changed the
     /// link first.
-    pub(super) fn insert(&self, spot: &ListPosition<'_>, node: u64, hash: u64, value: u64) -> bool {
+    pub(super) fn insert(
+        &self,
+        position: &ListPosition<'_>,
+        node: u64,
+        hash: u64,
+        value: u64,
+    ) -> bool {
         let words = self.words(node);
         words[HASH].store(hash, Ordering::Release);
         words[VALUE].store(value, Ordering::Release);
@@ -227,16 +233,16 @@ impl NodeList {
         } else {
             NodeState::IntendToInsert
         };
-        let next = spot.seen.in_state(state);
+        let next = position.seen.in_state(state);
         words[LINK].store(next.0, Ordering::Release);
-        let leading = spot.seen.leading_as(TaggedLink::to_node(node));
-        replace(spot.link, spot.seen, leading).is_some()
+        let leading = position.seen.leading_as(TaggedLink::to_node(node));
+        replace(position.link, position.seen, leading).is_some()
     }
 
-    /// Unlinks `node` of a spot, which is deleted. Returns false if another thread changed the link first.
-    pub(super) fn unlink(&self, spot: &ListPosition<'_>, node: u64) -> bool {
-        let by = spot.seen.leading_as(self.link(node));
-        replace(spot.link, spot.seen, by).is_some()
+    /// Unlinks the deleted `node` at `position`. Returns false if another thread changed the link first.
+    pub(super) fn unlink(&self, position: &ListPosition<'_>, node: u64) -> bool {
+        let by = position.seen.leading_as(self.link(node));
+        replace(position.link, position.seen, by).is_some()
     }
 
     /// Moves `node` from one state to the next. Returns whether this call did it. Waits while the node is held.
@@ -298,11 +304,11 @@ impl NodeList {
     fn split(&self, young: u64, mut gone: impl FnMut(u64)) {
         let head = self.head(young);
         loop {
-            let spot = self.find_from(elder_of(young), young, &mut gone);
-            let next = spot.seen.in_state(NodeState::Inserted);
+            let position = self.find_from(elder_of(young), young, &mut gone);
+            let next = position.seen.in_state(NodeState::Inserted);
             head.store(next.0, Ordering::Release);
-            let leading = spot.seen.leading_as(TaggedLink::to_bucket(young));
-            if replace(spot.link, spot.seen, leading).is_some() {
+            let leading = position.seen.leading_as(TaggedLink::to_bucket(young));
+            if replace(position.link, position.seen, leading).is_some() {
                 return;
             }
         }
@@ -445,8 +451,8 @@ mod tests {
         list.add(1, Off(64));
         list.add(2, Off(96));
         for (node, hash) in [(1, 0x1000_0003), (2, 0xffff_ffff_0000_0003)] {
-            let spot = list.find(hash, |_| unreachable!("none is deleted"));
-            assert!(spot.node.is_none() && list.insert(&spot, node, hash, 7));
+            let position = list.find(hash, |_| unreachable!("none is deleted"));
+            assert!(position.node.is_none() && list.insert(&position, node, hash, 7));
             assert_eq!(
                 list.search(hash),
                 None,

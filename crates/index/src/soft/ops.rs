@@ -87,8 +87,8 @@ impl<M: Medium> Soft<M> {
         let number = worker.number();
         loop {
             let pin = self.nodes.pin(number);
-            let spot = self.find(worker, hash);
-            if let Some((node, link)) = spot.node {
+            let position = self.find(worker, hash);
+            if let Some((node, link)) = position.node {
                 if link.state() == NodeState::IntendToInsert {
                     self.flush_areas_name(worker); // IX-SOFT-5
                     self.finish_insert(worker, node)?;
@@ -107,7 +107,7 @@ impl<M: Medium> Soft<M> {
                     node
                 }
             };
-            if self.list.insert(&spot, node, hash, value) {
+            if self.list.insert(&position, node, hash, value) {
                 self.finish_insert(worker, node)?;
                 return Ok(None);
             }
@@ -156,8 +156,8 @@ impl<M: Medium> Soft<M> {
         hash: u64,
     ) -> Result<Option<u64>, IndexError> {
         let _pin = self.nodes.pin(worker.number());
-        let spot = self.find(worker, hash);
-        let Some((node, link)) = spot.node else {
+        let position = self.find(worker, hash);
+        let Some((node, link)) = position.node else {
             return Ok(None);
         };
         if link.state() == NodeState::IntendToInsert {
@@ -172,7 +172,7 @@ impl<M: Medium> Soft<M> {
             return Ok(None);
         }
         let value = self.list.value(node);
-        if self.list.unlink(&spot, node) {
+        if self.list.unlink(&position, node) {
             self.nodes.unlinked(worker.number(), node);
         } else {
             self.find(worker, hash); // unlinks the node, if no other thread has

@@ -98,15 +98,15 @@ impl<M: Medium> Soft<M> {
     fn link_found(&self, worker: &TableWorker, found: &mut Vec<LiveNode>) -> Result<(), OpenError> {
         self.list.fetch(found.iter().map(|found| found.hash));
         for LiveNode { node, hash, value } in found.drain(..) {
-            let spot = self.list.find(hash, |_| {});
-            if let Some((other, _)) = spot.node {
+            let position = self.list.find(hash, |_| {});
+            if let Some((other, _)) = position.node {
                 let (far, other) = (self.list.far(node), self.list.far(other));
                 let key = self.table_pool.hasher().key_of(hash);
                 return Err(OpenError::Damaged {
                     what: format!("key {key:#x} is in the nodes at {far:?} and at {other:?}"),
                 });
             }
-            self.list.insert(&spot, node, hash, value);
+            self.list.insert(&position, node, hash, value);
             self.list
                 .advance_state(node, NodeState::IntendToInsert, NodeState::Inserted);
             self.split_if_few(worker);

@@ -153,38 +153,38 @@ fn no_key_is_lost_or_doubled_by_threads() {
 
 /// Values that a worker of `contend` wrote, and the old values that its operations returned.
 #[derive(Default)]
-struct Told {
+struct WorkerValues {
     written: Vec<u64>,
     taken: Vec<u64>,
 }
 
 /// Performs inserts, updates and removes of a dozen keys, each write with a unique value.
-fn contend(table: &dyn Index, thread: u64) -> Told {
+fn contend(table: &dyn Index, thread: u64) -> WorkerValues {
     let mut worker = table.worker().unwrap();
     let mut rng = Rng::new(thread);
-    let mut told = Told::default();
+    let mut values = WorkerValues::default();
     for n in 0..30_000 {
         let (key, value) = (rng.below(12), thread << 32 | n);
         match rng.below(4) {
-            0 if table.insert(&mut worker, key, value) == Ok(None) => told.written.push(value),
+            0 if table.insert(&mut worker, key, value) == Ok(None) => values.written.push(value),
             1 => {
                 if let Some(old) = table.update(&mut worker, key, value).unwrap() {
-                    told.written.push(value);
-                    told.taken.push(old);
+                    values.written.push(value);
+                    values.taken.push(old);
                 }
             }
-            2 => told.taken.extend(table.remove(&mut worker, key).unwrap()),
+            2 => values.taken.extend(table.remove(&mut worker, key).unwrap()),
             _ => _ = table.get(&mut worker, key).unwrap(),
         }
     }
-    told
+    values
 }
 
 #[test]
 fn each_value_is_replaced_or_removed_once_however_many_threads_try() {
     for kind in TableKind::ALL {
         let table = table(kind, TableSize::Small);
-        let told: Vec<Told> = std::thread::scope(|scope| {
+        let values: Vec<WorkerValues> = std::thread::scope(|scope| {
             let table = &table;
             let running: Vec<_> = (1..=4)
                 .map(|thread| scope.spawn(move || contend(&**table, thread)))
@@ -192,12 +192,18 @@ fn each_value_is_replaced_or_removed_once_however_many_threads_try() {
             running.into_iter().map(|r| r.join().unwrap()).collect()
         });
         table.check().unwrap();
-        let mut taken: Vec<u64> = told.iter().flat_map(|told| told.taken.clone()).collect();
+        let mut taken: Vec<u64> = values
+            .iter()
+            .flat_map(|values| values.taken.clone())
+            .collect();
         let mut worker = table.worker().unwrap();
         table
             .each(&mut worker, &mut |_, value| taken.push(value))
             .unwrap();
-        let mut written: Vec<u64> = told.iter().flat_map(|told| told.written.clone()).collect();
+        let mut written: Vec<u64> = values
+            .iter()
+            .flat_map(|values| values.written.clone())
+            .collect();
         taken.sort_unstable();
         written.sort_unstable();
         assert!(written.len() > 1_000, "{kind} wrote {}", written.len());

@@ -15,11 +15,11 @@ use farbank_pm::rng::Rng;
 use farbank_store::{Error, Store, StoreHealth, Value};
 use tempfile::TempDir;
 
-use crate::world::{Claim, POOL, Past, SEGMENT, config, judge, key, read};
+use crate::world::{Claim, KeyHistories, POOL, SEGMENT, config, judge, key, read};
 
 /// File operations that fail at the n-th call of a kind.
 #[derive(Default)]
-struct Failing {
+struct FailingCalls {
     /// Number of the write that fails, counted from the next; 0 or less: none fails.
     write_in: AtomicI64,
     /// Whether the failing write first writes half of its bytes, and fails at the next call.
@@ -30,11 +30,11 @@ struct Failing {
     room: AtomicI64,
 }
 
-impl Failing {
-    fn nothing() -> Failing {
-        Failing {
+impl FailingCalls {
+    fn nothing() -> FailingCalls {
+        FailingCalls {
             room: AtomicI64::new(-1),
-            ..Failing::default()
+            ..FailingCalls::default()
         }
     }
 
@@ -43,9 +43,9 @@ impl Failing {
     }
 }
 
-impl FileIo for Failing {
+impl FileIo for FailingCalls {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-        if !Failing::counts_down(&self.write_in) {
+        if !FailingCalls::counts_down(&self.write_in) {
             return KernelIo.pwritev(file, parts, at);
         }
         if !self.short {
@@ -61,7 +61,7 @@ impl FileIo for Failing {
     }
 
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        if Failing::counts_down(&self.sync_in) {
+        if FailingCalls::counts_down(&self.sync_in) {
             return Err(io::Error::other("the disk is on fire"));
         }
         KernelIo.fdatasync(file)
@@ -118,7 +118,7 @@ fn opened(path: &Path) -> Kv<File> {
 
 /// Writes until an operation fails or `count` writes are acknowledged. A failed write is in `past`, and may be in the
 /// pool or not.
-fn write(kv: &Kv<File>, past: &mut Past, rng: &mut Rng, count: u64) -> Result<(), Error> {
+fn write(kv: &Kv<File>, past: &mut KeyHistories, rng: &mut Rng, count: u64) -> Result<(), Error> {
     let mut session = kv.session();
     for n in 0..count {
         let name = format!("key {}", rng.below(40)).into_bytes();
@@ -144,7 +144,7 @@ fn write(kv: &Kv<File>, past: &mut Past, rng: &mut Rng, count: u64) -> Result<()
 /// Checks that all acknowledged writes are in the pool, and that of a failed write either nothing or all is.
 fn all_but_the_last_write_is_there(
     kv: &Kv<File>,
-    past: &Past,
+    past: &KeyHistories,
     failed: bool,
 ) -> Result<(), Violation> {
     let mut session = kv.session();
@@ -168,8 +168,8 @@ fn all_but_the_last_write_is_there(
 
 /// Lets one call fail on a pool in use. Checks that no later write is acknowledged, that reads still succeed, and that
 /// all acknowledged writes are in the pool after the next open.
-fn a_failure_is_survived(case: &str, seed: u64, io: Failing) {
-    let (folder, mut past, mut rng) = (folder(), Past::default(), Rng::new(seed));
+fn a_failure_is_survived(case: &str, seed: u64, io: FailingCalls) {
+    let (folder, mut past, mut rng) = (folder(), KeyHistories::default(), Rng::new(seed));
     let path = folder.path().join("pool");
     let kv = created(&path);
     write(&kv, &mut past, &mut rng, 20).expect("nothing fails yet");
@@ -212,9 +212,9 @@ fn a_failure_is_survived(case: &str, seed: u64, io: Failing) {
 #[test]
 fn after_a_failed_sync_nothing_is_acknowledged_and_nothing_acknowledged_is_lost() {
     for n in 1..160 {
-        let io = Failing {
+        let io = FailingCalls {
             sync_in: AtomicI64::new(n),
-            ..Failing::nothing()
+            ..FailingCalls::nothing()
         };
         a_failure_is_survived(&format!("sync {n} fails"), n as u64, io);
     }
@@ -224,10 +224,10 @@ fn after_a_failed_sync_nothing_is_acknowledged_and_nothing_acknowledged_is_lost(
 fn after_a_failed_write_nothing_is_acknowledged_and_nothing_acknowledged_is_lost() {
     for n in 1..200 {
         for short in [false, true] {
-            let io = Failing {
+            let io = FailingCalls {
                 write_in: AtomicI64::new(n),
                 short,
-                ..Failing::nothing()
+                ..FailingCalls::nothing()
             };
             a_failure_is_survived(&format!("write {n} fails, short: {short}"), n as u64, io);
         }
@@ -238,9 +238,9 @@ fn after_a_failed_write_nothing_is_acknowledged_and_nothing_acknowledged_is_lost
 fn a_new_pool_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_file() {
     let folder = folder();
     let path = folder.path().join("pool");
-    let io = Failing {
+    let io = FailingCalls {
         room: AtomicI64::new(POOL as i64 - 1),
-        ..Failing::nothing()
+        ..FailingCalls::nothing()
     };
     let made = create_path(&path, POOL, &options(Arc::new(io)), &mut |_, _| {});
     let error = made.map(|_| ()).unwrap_err().to_string();
@@ -250,14 +250,14 @@ fn a_new_pool_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_file() {
 
 #[test]
 fn a_pool_that_cannot_grow_is_full_and_keeps_every_byte() {
-    let (folder, mut past, mut rng) = (folder(), Past::default(), Rng::new(1));
+    let (folder, mut past, mut rng) = (folder(), KeyHistories::default(), Rng::new(1));
     let path = folder.path().join("pool");
     let kv = created(&path);
     write(&kv, &mut past, &mut rng, 20).expect("nothing fails");
     drop(kv.into_medium());
-    let io = Arc::new(Failing {
+    let io = Arc::new(FailingCalls {
         room: AtomicI64::new(0),
-        ..Failing::nothing()
+        ..FailingCalls::nothing()
     });
     let medium = file(open_path(&path, &options(io.clone())).expect("the file opens"));
     let config = Config {
@@ -265,7 +265,7 @@ fn a_pool_that_cannot_grow_is_full_and_keeps_every_byte() {
         ..config()
     };
     let kv = Kv::open(medium, config.clone()).expect("it opens");
-    let fill = |past: &mut Past, from: u32, to: u32| {
+    let fill = |past: &mut KeyHistories, from: u32, to: u32| {
         let mut session = kv.session();
         (from..to).try_for_each(|n| {
             let value = Value {
@@ -302,7 +302,7 @@ fn a_pool_that_cannot_grow_is_full_and_keeps_every_byte() {
 
 #[test]
 fn copies_of_the_file_taken_while_it_is_written_have_all_that_was_acknowledged_by_then() {
-    let (folder, mut past, mut rng) = (folder(), Past::default(), Rng::new(2));
+    let (folder, mut past, mut rng) = (folder(), KeyHistories::default(), Rng::new(2));
     let (path, copy) = (folder.path().join("pool"), folder.path().join("copy"));
     let mut kv = created(&path);
     for round in 0..40 {

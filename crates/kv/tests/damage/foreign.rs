@@ -85,7 +85,7 @@ fn zeros_and_random_bytes_are_refused_as_no_pool() {
 
 /// Replacement for a range of bytes in a pool.
 #[derive(Clone, Copy, Debug)]
-enum With {
+enum Replacement {
     Random,
     Zeros,
     Ones,
@@ -95,12 +95,12 @@ enum With {
     Elsewhere,
 }
 
-const WAYS: [With; 5] = [
-    With::Random,
-    With::Zeros,
-    With::Ones,
-    With::Another,
-    With::Elsewhere,
+const WAYS: [Replacement; 5] = [
+    Replacement::Random,
+    Replacement::Zeros,
+    Replacement::Ones,
+    Replacement::Another,
+    Replacement::Elsewhere,
 ];
 
 /// Replaces `words` words at `at` in `image`.
@@ -108,7 +108,7 @@ fn replace(
     image: &mut PoolImage,
     at: u64,
     words: u64,
-    with: With,
+    with: Replacement,
     another: &PoolImage,
     rng: &mut Rng,
 ) {
@@ -119,11 +119,11 @@ fn replace(
         image.set_word(
             here,
             match with {
-                With::Random => rng.draw(),
-                With::Zeros => 0,
-                With::Ones => u64::MAX,
-                With::Another => another.word(here),
-                With::Elsewhere => source.word(farbank_pm::Off(away + word * 8)),
+                Replacement::Random => rng.draw(),
+                Replacement::Zeros => 0,
+                Replacement::Ones => u64::MAX,
+                Replacement::Another => another.word(here),
+                Replacement::Elsewhere => source.word(farbank_pm::Off(away + word * 8)),
             },
         );
     }

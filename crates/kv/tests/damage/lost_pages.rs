@@ -14,7 +14,7 @@ use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, File, FileIo, KernelIo, OpenOptions, create_path, open_path};
 use farbank_store::{Error, Value};
 
-use crate::world::{Claim, POOL, Past, SEGMENT, config, judge, key, read};
+use crate::world::{Claim, KeyHistories, POOL, SEGMENT, config, judge, key, read};
 
 const PAGE: usize = 4096;
 
@@ -143,7 +143,7 @@ fn write(kv: &Kv<File>, (name, bytes): &(Vec<u8>, Vec<u8>)) -> Result<(), Error>
 
 /// Writes the pairs of the process numbered `life`, and records each in `past`, until the medium fails. Returns the
 /// write that was refused.
-fn write_until_refused(kv: &Kv<File>, past: &mut Past, life: u64) -> (Vec<u8>, Vec<u8>) {
+fn write_until_refused(kv: &Kv<File>, past: &mut KeyHistories, life: u64) -> (Vec<u8>, Vec<u8>) {
     for n in 0.. {
         let pair = pair(life, n);
         match write(kv, &pair) {
@@ -163,7 +163,7 @@ fn a_restart_after_a_failed_sync_relies_only_on_data_that_the_device_has() {
         let medium = create_path(&path, POOL, &options(Arc::new(KernelIo)), &mut |_, _| {});
         let kv = Kv::create(file(medium.expect("a file")), SEGMENT, config()).expect("a store");
         kv.close().expect("nothing fails");
-        let (disk, mut past) = (Disk::of(&path), Past::default());
+        let (disk, mut past) = (Disk::of(&path), KeyHistories::default());
         let kv = open(&path, disk.clone());
         disk.fail_in(fails_in);
         let refused = write_until_refused(&kv, &mut past, 1);

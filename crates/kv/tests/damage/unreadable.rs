@@ -16,14 +16,14 @@ use farbank_pm::rng::Rng;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_store::{Error, GroupDecision, Ops, Value};
 
-use crate::world::{Claim, FIRST, Past, Pool, World, config, judge, key, read};
+use crate::world::{Claim, FIRST, KeyHistories, Pool, World, config, judge, key, read};
 
 const PAGE: u64 = 4096;
 
 /// File operations on a device that cannot read a range of bytes.
-struct Bad(Range<u64>);
+struct UnreadableRange(Range<u64>);
 
-impl FileIo for Bad {
+impl FileIo for UnreadableRange {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         let end = at + parts.iter().map(|part| part.len() as u64).sum::<u64>();
         let whole = self.0.start >= at && self.0.end <= end;
@@ -55,7 +55,7 @@ fn open(path: &Path, bad: &Range<u64>) -> Result<Kv<File>, Violation> {
             0 => ReadMode::Mapping,
             _ => ReadMode::Pread,
         },
-        io: Arc::new(Bad(bad.clone())),
+        io: Arc::new(UnreadableRange(bad.clone())),
         ..OpenOptions::default()
     };
     let medium = match open_path(path, &options).map_err(Violation::from)? {
@@ -71,7 +71,7 @@ fn killed(seed: u64) -> Pool {
     const SEGMENT: u64 = 8 * PAGE;
     let sim = Sim::new(16 * SEGMENT, Persistency::Eadr);
     let kv = Kv::create(sim.clone(), SEGMENT, config()).expect("a fresh store");
-    let (mut past, mut rng) = (Past::default(), Rng::new(seed));
+    let (mut past, mut rng) = (KeyHistories::default(), Rng::new(seed));
     let mut session = kv.session();
     for n in 0..60_u64 {
         let name = |k: u64| format!("key {k}").into_bytes();
@@ -163,7 +163,7 @@ fn keys_in_an_unreadable_page_are_errors_with_their_offset_and_others_are_served
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("pool");
     let world = World::new(1);
-    let mut past = Past::default();
+    let mut past = KeyHistories::default();
     let mut session = world.kv.session();
     for n in 0..100 {
         let bytes = vec![n as u8; 300];

@@ -39,9 +39,9 @@ pub(crate) fn config() -> Config {
 
 /// History of each key: every value it ever had, the latest acknowledged value last. `None`: the key was absent.
 #[derive(Clone, Default)]
-pub(crate) struct Past(pub(crate) BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>);
+pub(crate) struct KeyHistories(pub(crate) BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>);
 
-impl Past {
+impl KeyHistories {
     pub(crate) fn note(&mut self, key: &[u8], value: Option<Vec<u8>>) {
         self.0
             .entry(key.to_vec())
@@ -81,7 +81,11 @@ pub(crate) fn read(session: &mut dyn Session, k: &[u8]) -> Result<Option<Vec<u8>
 }
 
 /// Reads all keys, and some that were never written, and checks the results against `claim`.
-pub(crate) fn judge(session: &mut dyn Session, past: &Past, claim: Claim) -> Result<(), Violation> {
+pub(crate) fn judge(
+    session: &mut dyn Session,
+    past: &KeyHistories,
+    claim: Claim,
+) -> Result<(), Violation> {
     let absent: Vec<Vec<u8>> = (0..20)
         .map(|n| format!("absent {n}").into_bytes())
         .collect();
@@ -131,7 +135,7 @@ impl Claim {
 pub(crate) struct World {
     pub(crate) sim: Sim,
     pub(crate) kv: Kv<Sim>,
-    pub(crate) past: Past,
+    pub(crate) past: KeyHistories,
     pub(crate) rng: Rng,
     writes: u64,
 }
@@ -143,7 +147,7 @@ impl World {
         World {
             sim,
             kv,
-            past: Past::default(),
+            past: KeyHistories::default(),
             rng: Rng::new(seed),
             writes: 0,
         }
@@ -260,7 +264,7 @@ pub(crate) struct Pool {
     /// The function and the seed that made the pool.
     pub(crate) name: String,
     pub(crate) image: PoolImage,
-    pub(crate) past: Past,
+    pub(crate) past: KeyHistories,
 }
 
 impl Pool {
@@ -306,7 +310,7 @@ impl Pool {
         assert_eq!(
             Store::stats(&world.kv).writes.segments_cleaned,
             0,
-            "moved records are in the way"
+            "this test needs records that the cleaner has not moved"
         );
         let (name, image) = (format!("killed({seed})"), world.sim.visible());
         Pool {

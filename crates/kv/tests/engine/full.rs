@@ -100,9 +100,9 @@ fn idle_sessions_hold_no_segment() {
 }
 
 /// A session used like that of a server's worker: it calls `prepare` before each write, until that returns `Ready`.
-struct Hurried(User);
+struct WorkerSession(User);
 
-impl Hurried {
+impl WorkerSession {
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         while self.0.0.prepare(key.len() + value.len(), false)? == RoomReply::Wait {
             std::thread::yield_now();
@@ -122,7 +122,7 @@ impl Hurried {
 #[test]
 fn a_delete_in_a_full_pool_does_not_wait_for_the_cleaner() {
     let kv = in_background(32 << 20);
-    let mut worker = Hurried(User::of(&kv));
+    let mut worker = WorkerSession(User::of(&kv));
     let mut stored = 0_u32;
     while worker.set(&stored.to_le_bytes(), &[7; 500]).is_ok() {
         stored += 1;
@@ -147,7 +147,7 @@ fn a_worker_is_refused_no_write_that_fits_when_others_take_the_free_segments() {
     for n in (0..stored).step_by(4) {
         assert!(user.delete(&n.to_le_bytes()));
     }
-    let mut workers: Vec<_> = (0..WORKERS).map(|_| Hurried(User::of(&kv))).collect();
+    let mut workers: Vec<_> = (0..WORKERS).map(|_| WorkerSession(User::of(&kv))).collect();
     std::thread::scope(|scope| {
         for (number, worker) in (0..WORKERS).zip(&mut workers) {
             scope.spawn(move || {
@@ -210,7 +210,7 @@ fn a_write_waits_for_segments_that_other_sessions_hold_within_a_batch() {
 fn a_worker_that_calls_prepare_is_refused_only_writes_that_do_not_fit() {
     for (bytes, part) in [(10, 3), (500, 3), (10_000, 3), (150_000, 2)] {
         let kv = in_background(32 << 20);
-        let mut worker = Hurried(User::of(&kv));
+        let mut worker = WorkerSession(User::of(&kv));
         let value = vec![7; bytes];
         let mut stored = 0_u32;
         while worker.set(&stored.to_le_bytes(), &value).is_ok() {

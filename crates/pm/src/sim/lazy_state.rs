@@ -80,7 +80,7 @@ type ChainId = (u64, usize);
 type Clause = Vec<(ChainId, Vec<u32>)>;
 
 /// Subsets of the allowed prefixes of some chains.
-type Narrowed = BTreeMap<ChainId, Vec<u32>>;
+type AllowedPrefixes = BTreeMap<ChainId, Vec<u32>>;
 
 /// One line or sector with volatile stores.
 #[derive(Clone)]
@@ -98,7 +98,7 @@ struct LazyWord {
     at: u64,
     durable: u64,
     /// Its stores in coherence order.
-    stores: Vec<KeptStore>,
+    stores: Vec<ConditionalStore>,
     /// The chain of its stores, if all have the same one.
     chain: Option<usize>,
     known: WordKnowledge,
@@ -116,7 +116,7 @@ enum WordKnowledge {
 
 /// A store, and the condition under which it is kept.
 #[derive(Clone, Copy)]
-struct KeptStore {
+struct ConditionalStore {
     chain: usize,
     /// The shortest prefix of its chain that contains it.
     from: u32,
@@ -163,7 +163,7 @@ impl LazyUnit {
         for store in queue {
             let slot = chains.slot(store);
             split[slot].push(*store);
-            let kept = KeptStore {
+            let kept = ConditionalStore {
                 chain: slot,
                 from: split[slot].len() as u32,
                 value: store.value,
@@ -426,11 +426,12 @@ impl LazyState {
         range: &Range<u64>,
     ) {
         let choices = self.units[&at].choices(atom, range).into_iter();
-        let narrowed = choices.map(|choice| -> Narrowed {
+        let narrowed = choices.map(|choice| -> AllowedPrefixes {
             let chains = choice.allowed.into_iter();
             chains.map(|(chain, set)| ((at, chain), set)).collect()
         });
-        let mut possible: Vec<Narrowed> = narrowed.filter(|n| self.solve(n).is_some()).collect();
+        let mut possible: Vec<AllowedPrefixes> =
+            narrowed.filter(|n| self.solve(n).is_some()).collect();
         let chosen = self.script.choose(possible.len());
         self.narrow(visible, possible.swap_remove(chosen));
     }
@@ -466,7 +467,7 @@ impl LazyState {
         } else if equal.len() == 1 {
             let (chain, set) = equal.pop_first().expect("one");
             let others = difference(&self.units[&chain.0].allowed[chain.1], &set);
-            self.narrow(visible, Narrowed::from([(chain, others)]));
+            self.narrow(visible, AllowedPrefixes::from([(chain, others)]));
         } else if can_match {
             self.clauses.push(equal.into_iter().collect());
         }
@@ -498,12 +499,12 @@ impl LazyState {
     }
 
     /// Returns the prefixes with which the range equals `bytes`, of chains that also allow others. `None`: none do.
-    fn would_match(&self, visible: &PoolImage, at: Off, bytes: &[u8]) -> Option<Narrowed> {
+    fn would_match(&self, visible: &PoolImage, at: Off, bytes: &[u8]) -> Option<AllowedPrefixes> {
         let range = at.0..at.0 + bytes.len() as u64;
         if !self.may_match(visible, at, bytes) {
             return None;
         }
-        let mut equal = Narrowed::new();
+        let mut equal = AllowedPrefixes::new();
         for (key, unit) in self.units_in(&range) {
             for atom in unit.atoms(&range) {
                 let chain = atom.chain.expect("words of several chains are decided");
@@ -520,10 +521,13 @@ impl LazyState {
     }
 
     /// Returns whether at least one of these chains can keep a prefix that is not listed.
-    fn can_differ(&self, equal: &Narrowed) -> bool {
+    fn can_differ(&self, equal: &AllowedPrefixes) -> bool {
         equal.iter().any(|(&chain, set)| {
             let others = difference(&self.units[&chain.0].allowed[chain.1], set);
-            !others.is_empty() && self.solve(&Narrowed::from([(chain, others)])).is_some()
+            !others.is_empty()
+                && self
+                    .solve(&AllowedPrefixes::from([(chain, others)]))
+                    .is_some()
         })
     }
 
@@ -584,7 +588,7 @@ impl LazyState {
     }
 
     /// Restricts chains to these prefixes.
-    fn narrow(&mut self, visible: &mut PoolImage, narrowed: Narrowed) {
+    fn narrow(&mut self, visible: &mut PoolImage, narrowed: AllowedPrefixes) {
         for ((at, chain), set) in narrowed {
             let unit = Arc::make_mut(self.units.get_mut(&at).expect("it was found"));
             unit.allowed[chain] = set;
@@ -593,14 +597,14 @@ impl LazyState {
     }
 
     /// Returns subsets of `narrowed` and the allowed sets such that any choice from them satisfies every clause.
-    fn solve(&self, narrowed: &Narrowed) -> Option<Narrowed> {
+    fn solve(&self, narrowed: &AllowedPrefixes) -> Option<AllowedPrefixes> {
         if self.clauses.is_empty() {
             return Some(narrowed.clone());
         }
         self.solve_from(0, narrowed.clone())
     }
 
-    fn solve_from(&self, clause: usize, narrowed: Narrowed) -> Option<Narrowed> {
+    fn solve_from(&self, clause: usize, narrowed: AllowedPrefixes) -> Option<AllowedPrefixes> {
         let Some(chains) = self.clauses.get(clause) else {
             return Some(narrowed);
         };
@@ -626,14 +630,14 @@ impl LazyState {
     }
 
     /// Returns the shortest prefix of each chain of a unit in the solution `solved`.
-    fn least(&self, solved: &Narrowed, at: u64, unit: &LazyUnit) -> Vec<u32> {
+    fn least(&self, solved: &AllowedPrefixes, at: u64, unit: &LazyUnit) -> Vec<u32> {
         let least =
             |(chain, allowed): (usize, &Vec<u32>)| solved.get(&(at, chain)).unwrap_or(allowed)[0];
         unit.allowed.iter().enumerate().map(least).collect()
     }
 
     pub(super) fn fill(&self, image: &mut PoolImage, range: &Range<u64>) {
-        let solved = self.solve(&Narrowed::new()).expect("PM-LAZY-1");
+        let solved = self.solve(&AllowedPrefixes::new()).expect("PM-LAZY-1");
         for (at, unit) in self.units_in(range) {
             let least = self.least(&solved, at, unit);
             for word in unit.words.iter().filter(|w| w.known == WordKnowledge::Open) {
@@ -656,7 +660,7 @@ impl LazyState {
 
     pub(super) fn cut(&self, mut image: PoolImage) -> ImageCut {
         let mut keep = Vec::new();
-        let solved = self.solve(&Narrowed::new()).expect("PM-LAZY-1");
+        let solved = self.solve(&AllowedPrefixes::new()).expect("PM-LAZY-1");
         for (&at, unit) in &self.units {
             let least = self.least(&solved, at, unit);
             for_each_kept(&unit.queue, &unit.chains, &least, |s| {

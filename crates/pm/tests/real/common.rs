@@ -121,7 +121,7 @@ pub(crate) enum Write {
 
 /// System calls of the kernel, with failures injected by a test. Syncs can be blocked.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct InjectedIo {
     writes: Mutex<VecDeque<Write>>,
     pub(crate) write_calls: AtomicU64,
     /// Number, from 1, of the sync that fails; 0 for none.
@@ -131,17 +131,17 @@ pub(crate) struct Told {
     changed: Condvar,
 }
 
-impl Told {
+impl InjectedIo {
     /// Makes system calls whose syncs never block.
-    pub(crate) fn free() -> Arc<Told> {
-        let told = Told::default();
-        told.syncs.lock().unwrap().1 = u64::MAX;
-        Arc::new(told)
+    pub(crate) fn free() -> Arc<InjectedIo> {
+        let io = InjectedIo::default();
+        io.syncs.lock().unwrap().1 = u64::MAX;
+        Arc::new(io)
     }
 
-    /// Makes system calls whose syncs block until [`Told::let_syncs_end`].
-    pub(crate) fn held() -> Arc<Told> {
-        Arc::new(Told::default())
+    /// Makes system calls whose syncs block until [`InjectedIo::let_syncs_end`].
+    pub(crate) fn held() -> Arc<InjectedIo> {
+        Arc::new(InjectedIo::default())
     }
 
     /// Calls `open` without blocking its syncs, and does not count them.
@@ -180,7 +180,7 @@ impl Told {
     }
 }
 
-impl FileIo for Told {
+impl FileIo for InjectedIo {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         self.write_calls.fetch_add(1, Ordering::SeqCst);
         match self.writes.lock().unwrap().pop_front() {

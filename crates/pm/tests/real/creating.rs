@@ -59,12 +59,12 @@ fn names_in(folder: &Path) -> Vec<std::ffi::OsString> {
 type Files = Vec<(std::ffi::OsString, Vec<u8>)>;
 
 /// Saves a copy of the directory before each system call of a creation: the state that a kill would leave.
-struct Keeps {
+struct DirectorySnapshots {
     folder: PathBuf,
     left: Mutex<Vec<Files>>,
 }
 
-impl Keeps {
+impl DirectorySnapshots {
     fn keep(&self) {
         let files = names_in(&self.folder).into_iter().map(|name| {
             let bytes = fs::read(self.folder.join(&name)).expect("a file");
@@ -74,7 +74,7 @@ impl Keeps {
     }
 }
 
-impl FileIo for Keeps {
+impl FileIo for DirectorySnapshots {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         self.keep();
         KernelIo.pwritev(file, parts, at)
@@ -95,7 +95,7 @@ impl FileIo for Keeps {
 fn a_creation_succeeds_after_a_kill_at_any_step_of_an_earlier_one() {
     let made_in = folder();
     let path = pool_path(&made_in);
-    let io = Arc::new(Keeps {
+    let io = Arc::new(DirectorySnapshots {
         folder: made_in.path().into(),
         left: Mutex::default(),
     });

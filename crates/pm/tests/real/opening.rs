@@ -13,7 +13,8 @@ use farbank_pm::pool::{Pool, PoolLayout};
 use farbank_pm::{Drain, Kind, Medium, Off, PersistCtx};
 
 use crate::common::{
-    Told, Write, as_file, folder, folder_in_memory, new_file, old_file, pool_path, without_lease,
+    InjectedIo, Write, as_file, folder, folder_in_memory, new_file, old_file, pool_path,
+    without_lease,
 };
 
 const BYTES: u64 = 1 << 20;
@@ -56,7 +57,7 @@ fn a_creation_without_enough_space_leaves_no_file() {
     let folder = folder();
     let path = pool_path(&folder);
     for so_far in [0, 4096] {
-        let io = Told::free();
+        let io = InjectedIo::free();
         io.next_writes([
             Write::Short(so_far.max(1)),
             Write::Fails(io::ErrorKind::StorageFull.into()),
@@ -69,7 +70,7 @@ fn a_creation_without_enough_space_leaves_no_file() {
         );
         assert!(!path.exists());
     }
-    let io = Told::free();
+    let io = InjectedIo::free();
     io.fail_next_sync();
     create_path(&path, BYTES, &as_file(io), &mut |_, _| {}).expect_err("the sync failed");
     assert!(!path.exists());

@@ -10,7 +10,7 @@ use farbank_pm::media::{FileIo, KernelIo, OpenOptions, SyncPolicy, open_path};
 use farbank_pm::pool::{Pool, PoolLayout};
 use farbank_pm::{Medium, Off, PersistCtx, Ticket};
 
-use crate::common::{Told, as_file, folder, new_file, pool_path};
+use crate::common::{InjectedIo, as_file, folder, new_file, pool_path};
 
 const BYTES: u64 = 4 << 20;
 /// Range dropped to read the superblock from the device: offset, length (the largest folio).
@@ -52,7 +52,7 @@ impl FileIo for Counts {
 
 /// Creates a pool with data, and closes it cleanly if `is_closed`.
 fn pool(path: &Path, is_closed: bool) {
-    let medium = new_file(path, BYTES, &as_file(Told::free()));
+    let medium = new_file(path, BYTES, &as_file(InjectedIo::free()));
     let mut ctx = PersistCtx::new(0);
     let segment_bytes = 64 << 10;
     let pool = Pool::create(medium, &mut ctx, &PoolLayout { segment_bytes }).expect("a pool");
@@ -120,7 +120,7 @@ fn an_open_succeeds_after_one_failed_sync_and_fails_after_two() {
     let folder = folder();
     let path = pool_path(&folder);
     pool(&path, false);
-    let io = Told::free();
+    let io = InjectedIo::free();
     io.fail_next_sync();
     open_path(&path, &as_file(io)).expect("the next sync succeeds");
     let refused = open_path(&path, &as_file(Arc::new(NeverSyncs))).expect_err("none succeeds");
@@ -151,7 +151,7 @@ impl FileIo for NeverSyncs {
 fn a_mapped_file_whose_sync_failed_acknowledges_no_more_writes() {
     let folder = folder();
     let path = pool_path(&folder);
-    let io = Told::free();
+    let io = InjectedIo::free();
     drop(new_file(&path, BYTES, &as_file(io.clone())));
     let options = OpenOptions {
         page_cache: true,

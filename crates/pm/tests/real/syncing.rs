@@ -9,13 +9,13 @@ use std::sync::{Arc, mpsc};
 use farbank_pm::media::{File, OpenOptions, SyncPolicy};
 use farbank_pm::{Medium, Off, PersistCtx, Ticket};
 
-use crate::common::{Told, Write, as_file, folder, new_file, old_file, pool_path};
+use crate::common::{InjectedIo, Write, as_file, folder, new_file, old_file, pool_path};
 
 const BYTES: u64 = 64 << 10;
 
 /// Creates and opens a file. The syncs of the creation and the open do not count.
-fn file(path: &Path, io: &Arc<Told>, sync: SyncPolicy) -> File {
-    new_file(path, BYTES, &as_file(Told::free()))
+fn file(path: &Path, io: &Arc<InjectedIo>, sync: SyncPolicy) -> File {
+    new_file(path, BYTES, &as_file(InjectedIo::free()))
         .close()
         .expect("an empty file is synced");
     let options = OpenOptions {
@@ -36,7 +36,7 @@ fn write(file: &File, ctx: &mut PersistCtx, at: u64) -> Ticket {
 #[test]
 fn contexts_that_wrote_while_a_sync_ran_share_the_next() {
     const CONTEXTS: u64 = 16;
-    let (folder, io) = (folder(), Told::held());
+    let (folder, io) = (folder(), InjectedIo::held());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let mut contexts: Vec<PersistCtx> = (0..CONTEXTS as u32).map(PersistCtx::new).collect();
     let first = write(&file, &mut contexts[0], 0);
@@ -56,7 +56,7 @@ fn contexts_that_wrote_while_a_sync_ran_share_the_next() {
 
 #[test]
 fn a_running_sync_does_not_cover_a_later_write() {
-    let (folder, io) = (folder(), Told::held());
+    let (folder, io) = (folder(), InjectedIo::held());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let mut ctx = PersistCtx::new(0);
     let early = write(&file, &mut ctx, 0);
@@ -75,7 +75,7 @@ fn a_running_sync_does_not_cover_a_later_write() {
 fn many_threads_cause_at_most_one_sync_for_each_write() {
     const THREADS: u64 = 8;
     const WRITES: u64 = 25;
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     std::thread::scope(|scope| {
         for i in 0..THREADS {
@@ -96,7 +96,7 @@ fn many_threads_cause_at_most_one_sync_for_each_write() {
 
 #[test]
 fn wakers_are_called_when_tickets_become_durable() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let (tell, told) = mpsc::channel();
     file.on_durable(Arc::new(move || _ = tell.send(())));
@@ -106,7 +106,7 @@ fn wakers_are_called_when_tickets_become_durable() {
 }
 
 /// Checks that `file` acknowledges no write or drain any more, and retries no system call.
-fn is_dead(file: &File, io: &Told, reason: &str) {
+fn is_dead(file: &File, io: &InjectedIo, reason: &str) {
     let (syncs, writes) = (io.syncs_begun(), io.write_calls.load(Ordering::SeqCst));
     let mut ctx = PersistCtx::new(9);
     let ticket = write(file, &mut ctx, 0);
@@ -128,7 +128,7 @@ fn is_dead(file: &File, io: &Told, reason: &str) {
 
 #[test]
 fn a_failed_sync_poisons_the_medium_forever() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let mut ctx = PersistCtx::new(0);
     let good = write(&file, &mut ctx, 0);
@@ -156,7 +156,7 @@ fn a_failed_sync_poisons_the_medium_forever() {
 #[test]
 fn a_failed_write_poisons_every_context_under_every_policy() {
     for sync in [SyncPolicy::Always, SyncPolicy::EverySec, SyncPolicy::Never] {
-        let (folder, io) = (folder(), Told::free());
+        let (folder, io) = (folder(), InjectedIo::free());
         let file = file(&pool_path(&folder), &io, sync);
         let (tell, told) = mpsc::channel();
         file.on_durable(Arc::new(move || _ = tell.send(())));
@@ -171,7 +171,7 @@ fn a_failed_write_poisons_every_context_under_every_policy() {
 
 #[test]
 fn a_sync_that_ends_after_a_failed_write_of_another_context_acknowledges_nothing() {
-    let (folder, io) = (folder(), Told::held());
+    let (folder, io) = (folder(), InjectedIo::held());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let ticket = write(&file, &mut PersistCtx::new(0), 0);
     io.wait_until_begun(1);
@@ -189,7 +189,7 @@ fn a_sync_that_ends_after_a_failed_write_of_another_context_acknowledges_nothing
 fn short_and_interrupted_writes_are_continued() {
     let folder = folder();
     let path = pool_path(&folder);
-    let io = Told::free();
+    let io = InjectedIo::free();
     let file = file(&path, &io, SyncPolicy::Always);
     let parts: [&[u8]; 4] = [b"one", b"", b"and another", b"the end."];
     let interrupted = || Write::Fails(io::ErrorKind::Interrupted.into());
@@ -212,7 +212,7 @@ fn short_and_interrupted_writes_are_continued() {
 
 #[test]
 fn many_parts_are_written_by_one_call() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     let parts = [b"0123456789abcdef".as_slice(); 100];
     file.copy_in(&mut PersistCtx::new(0), Off(0), &parts);
@@ -230,7 +230,7 @@ fn many_parts_are_written_by_one_call() {
 
 #[test]
 fn closing_syncs_a_file_with_the_policy_never() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Never);
     assert_eq!(write(&file, &mut PersistCtx::new(0), 0), Ticket::DURABLE);
     assert_eq!(io.syncs_begun(), 0);
@@ -240,7 +240,7 @@ fn closing_syncs_a_file_with_the_policy_never() {
 
 #[test]
 fn closing_reports_a_failed_sync() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Never);
     write(&file, &mut PersistCtx::new(0), 0);
     io.fail_next_sync();
@@ -249,7 +249,7 @@ fn closing_reports_a_failed_sync() {
 
 #[test]
 fn dropping_syncs_outstanding_writes_and_a_clean_file_needs_no_sync() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let path = pool_path(&folder);
     let medium = file(&path, &io, SyncPolicy::Always);
     medium.copy_in(&mut PersistCtx::new(0), Off(0), &[b"12345678"]);
@@ -261,7 +261,7 @@ fn dropping_syncs_outstanding_writes_and_a_clean_file_needs_no_sync() {
 
 #[test]
 fn the_policy_everysec_syncs_without_a_request() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::EverySec);
     let mut ctx = PersistCtx::new(0);
     assert_eq!(write(&file, &mut ctx, 0), Ticket::DURABLE);
@@ -271,7 +271,7 @@ fn the_policy_everysec_syncs_without_a_request() {
 
 #[test]
 fn a_failed_sync_under_everysec_poisons_the_medium() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::EverySec);
     let (tell, told) = mpsc::channel();
     io.fail_next_sync();
@@ -283,7 +283,7 @@ fn a_failed_sync_under_everysec_poisons_the_medium() {
 
 #[test]
 fn a_failed_growth_without_space_changes_nothing() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let path = pool_path(&folder);
     let file = file(&path, &io, SyncPolicy::Always);
     io.next_writes([
@@ -304,7 +304,7 @@ fn a_failed_growth_without_space_changes_nothing() {
 
 #[test]
 fn a_failed_sync_of_growth_poisons_the_medium() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     io.fail_next_sync();
     file.grow(8 << 20).expect_err("the sync failed");
@@ -314,7 +314,7 @@ fn a_failed_sync_of_growth_poisons_the_medium() {
 
 #[test]
 fn a_panicking_waker_poisons_the_medium_so_that_no_caller_waits_forever() {
-    let (folder, io) = (folder(), Told::free());
+    let (folder, io) = (folder(), InjectedIo::free());
     let file = file(&pool_path(&folder), &io, SyncPolicy::Always);
     file.on_durable(Arc::new(|| panic!("a waker's own fault")));
     let mut ctx = PersistCtx::new(0);

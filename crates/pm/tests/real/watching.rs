@@ -45,7 +45,7 @@ fn is_noticed(medium: &impl Medium, what: &str, refuses: bool, path: &Path) {
     }
 }
 
-type Harm = fn(&Path);
+type DamageFn = fn(&Path);
 
 fn cut(path: &Path) {
     let file = fs::OpenOptions::new().write(true).open(path);
@@ -65,7 +65,7 @@ fn move_away(path: &Path) {
     fs::rename(path, path.with_extension("moved")).expect("renamed");
 }
 
-const HARMS: [(Harm, &str); 4] = [
+const HARMS: [(DamageFn, &str); 4] = [
     (cut, "truncated"),
     (remove, "removed"),
     (replace, "replaced"),

@@ -328,19 +328,19 @@ fn host_table(
 }
 
 /// Lifts the limit of a state's memory while it exists.
-struct Unlimited<'a> {
+struct LiftedMemoryLimit<'a> {
     lua: &'a Lua,
     limit: usize,
 }
 
-impl Unlimited<'_> {
-    fn new(lua: &Lua) -> Unlimited<'_> {
+impl LiftedMemoryLimit<'_> {
+    fn new(lua: &Lua) -> LiftedMemoryLimit<'_> {
         let limit = lua.set_memory_limit(0).unwrap_or(0);
-        Unlimited { lua, limit }
+        LiftedMemoryLimit { lua, limit }
     }
 }
 
-impl Drop for Unlimited<'_> {
+impl Drop for LiftedMemoryLimit<'_> {
     fn drop(&mut self) {
         // Fails only for a state with another allocator.
         let _ = self.lua.set_memory_limit(self.limit);
@@ -353,7 +353,7 @@ fn call_function(lua: &Lua, reply_bytes_max: usize, raises: bool) -> mlua::Resul
     reply.set_bytes_max(reply_bytes_max);
     let buffers = RefCell::new((ArgsBuffer::default(), reply));
     lua.create_function(move |lua, values: MultiValue| {
-        let _unlimited = Unlimited::new(lua);
+        let _unlimited = LiftedMemoryLimit::new(lua);
         let (args, reply) = &mut *buffers.borrow_mut();
         args.clear();
         reply.rewind(0);

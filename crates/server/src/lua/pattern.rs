@@ -44,7 +44,7 @@ pub(super) struct Matcher<'a> {
     depth: usize,
 }
 
-pub(super) type Matched = Result<Option<usize>, PatternError>;
+pub(super) type MatchResult = Result<Option<usize>, PatternError>;
 
 /// One item of a pattern that matches one byte: the range of its bytes in the pattern.
 type Single = Range<usize>;
@@ -80,14 +80,14 @@ impl<'a> Matcher<'a> {
     }
 
     /// As [`Matcher::match_at`], but `^` at the start of the pattern is no anchor.
-    pub(super) fn match_unanchored(&mut self, start: usize) -> Matched {
+    pub(super) fn match_unanchored(&mut self, start: usize) -> MatchResult {
         self.captures.clear();
         self.depth = 0;
         self.match_rest(start, 0)
     }
 
     /// Matches at `start` only. Returns the end of the match.
-    pub(super) fn match_at(&mut self, start: usize) -> Matched {
+    pub(super) fn match_at(&mut self, start: usize) -> MatchResult {
         self.captures.clear();
         self.depth = 0;
         let is_anchored = self.pattern.first() == Some(&b'^');
@@ -103,7 +103,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches the pattern from `item` on with the text from `at` on.
-    fn match_rest(&mut self, at: usize, item: usize) -> Matched {
+    fn match_rest(&mut self, at: usize, item: usize) -> MatchResult {
         if self.depth >= DEPTH_MAX {
             return Err(PatternError::Malformed("pattern too complex"));
         }
@@ -113,7 +113,7 @@ impl<'a> Matcher<'a> {
         matched
     }
 
-    fn match_items(&mut self, mut at: usize, mut item: usize) -> Matched {
+    fn match_items(&mut self, mut at: usize, mut item: usize) -> MatchResult {
         loop {
             self.step()?;
             let Some(&first) = self.pattern.get(item) else {
@@ -228,7 +228,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches as many bytes with `item` as the further items allow, `least` or more.
-    fn longest(&mut self, at: usize, item: Single, least: usize) -> Matched {
+    fn longest(&mut self, at: usize, item: Single, least: usize) -> MatchResult {
         let mut count = 0;
         while self.is_single(at + count, item.clone()) {
             self.step()?;
@@ -249,7 +249,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches as few bytes with `item` as the further items allow.
-    fn shortest(&mut self, mut at: usize, item: Single) -> Matched {
+    fn shortest(&mut self, mut at: usize, item: Single) -> MatchResult {
         loop {
             if let Some(end) = self.match_rest(at, item.end + 1)? {
                 return Ok(Some(end));
@@ -261,7 +261,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    fn open(&mut self, at: usize, item: usize, capture: Capture) -> Matched {
+    fn open(&mut self, at: usize, item: usize, capture: Capture) -> MatchResult {
         if self.captures.len() >= CAPTURES_MAX {
             return Err(PatternError::Malformed("too many captures"));
         }
@@ -274,7 +274,7 @@ impl<'a> Matcher<'a> {
         Ok(matched)
     }
 
-    fn close(&mut self, at: usize, item: usize) -> Matched {
+    fn close(&mut self, at: usize, item: usize) -> MatchResult {
         let open = |capture: &Capture| matches!(capture, Capture::Open(_));
         let level = self.captures.iter().rposition(open);
         let level = level.ok_or(PatternError::Malformed("invalid pattern capture"))?;
@@ -290,7 +290,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// `%bxy`: from `x` to the matching `y`.
-    fn balanced(&mut self, at: usize, item: usize) -> Matched {
+    fn balanced(&mut self, at: usize, item: usize) -> MatchResult {
         let (Some(&opening), Some(&closing)) = (self.pattern.get(item), self.pattern.get(item + 1))
         else {
             return Err(PatternError::Malformed("unbalanced pattern"));
@@ -315,7 +315,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// `%f[set]`: between a byte outside the set and one inside. Returns the next item.
-    fn frontier(&mut self, at: usize, item: usize) -> Matched {
+    fn frontier(&mut self, at: usize, item: usize) -> MatchResult {
         if self.pattern.get(item) != Some(&b'[') {
             let text = "missing '[' after '%f' in pattern";
             return Err(PatternError::Malformed(text));
@@ -328,7 +328,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// `%1`: the same bytes as a capture. Returns the end of the match.
-    fn same_as_capture(&mut self, at: usize, digit: u8) -> Matched {
+    fn same_as_capture(&mut self, at: usize, digit: u8) -> MatchResult {
         let index = usize::from(digit).checked_sub(usize::from(b'1'));
         let capture = index.and_then(|index| self.captures.get(index));
         let Some(&Capture::Range(start, end)) = capture else {

@@ -224,7 +224,7 @@ pub(crate) fn wake(state: MutexGuard<'_, State>) {
 impl Store for Volatile {
     fn session(&self) -> Box<dyn Session> {
         let inner = Arc::clone(&self.inner);
-        Box::new(Door {
+        Box::new(VolatileSession {
             inner,
             batch: Vec::new(),
             own: HashMap::new(),
@@ -299,7 +299,7 @@ impl Backup for VolatileBackup {
     }
 }
 
-struct Door {
+struct VolatileSession {
     inner: Arc<Inner>,
     batch: Writes,
     own: HashMap<Name, Written>,
@@ -309,7 +309,7 @@ fn name(key: Key<'_>) -> Name {
     (key.db, key.bytes.to_vec())
 }
 
-impl Door {
+impl VolatileSession {
     /// The value of `name` that this session sees.
     fn see<'a>(&'a self, state: &'a State, name: &Name, view: ReadView) -> Option<&'a Stored> {
         let visible = state.visible.get(name);
@@ -326,7 +326,7 @@ impl Door {
     }
 }
 
-impl Ops for Door {
+impl Ops for VolatileSession {
     fn get(
         &mut self,
         key: Key<'_>,
@@ -425,7 +425,7 @@ impl Ops for Door {
     }
 }
 
-impl Session for Door {
+impl Session for VolatileSession {
     fn on_conflict(&mut self, _: ConflictPolicy) {}
 
     fn prefetch(&mut self, keys: &[Key<'_>], _: bool) {

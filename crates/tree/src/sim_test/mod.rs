@@ -193,7 +193,7 @@ pub struct TrialOutcome {
     pub mended: u64,
     /// Nodes and values that were moved from a memory server that left.
     pub drained: u64,
-    /// What went wrong.
+    /// The violation that ended the run, if there was one.
     pub failure: Option<FaultOutcome>,
     /// Digest of all events.
     pub digest: u64,

@@ -8,7 +8,7 @@ use farbank_fabric::tcp::{Reactor, WaitMode};
 use farbank_tree::{Compute, Config, SharedCompute};
 
 use super::cluster::MemoryServers;
-use super::{Loaded, compute_server, failed};
+use super::{AllClientResults, compute_server, failed};
 use crate::figure::Error;
 
 /// A compute server that has joined, for its other threads.
@@ -77,7 +77,10 @@ impl ServerMember {
     }
 
     /// Ends the thread's part. The first one leaves the epoch after the last operation of all.
-    pub(super) fn end(self, ran: Result<(Loaded, ShmFabric), Error>) -> Result<Loaded, Error> {
+    pub(super) fn end(
+        self,
+        ran: Result<(AllClientResults, ShmFabric), Error>,
+    ) -> Result<AllClientResults, Error> {
         self.end.wait();
         let (loaded, fabric) = ran?;
         if let MemberRole::First(_) = self.role {

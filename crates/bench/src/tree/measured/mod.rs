@@ -200,15 +200,15 @@ pub fn run(options: &MeasuredOptions, watch: ProgressFn<'_>) -> Result<Report, E
 }
 
 /// Latencies and costs of operations of one kind.
-struct Measured {
+struct MeasuredOperation {
     latency: Histogram<u64>,
     round_trips: u64,
 }
 
-impl Measured {
-    fn new() -> Measured {
+impl MeasuredOperation {
+    fn new() -> MeasuredOperation {
         let latency = Histogram::new_with_max(LATENCY_NS_MAX, DIGITS);
-        Measured {
+        MeasuredOperation {
             latency: latency.expect("the bounds of the histogram are valid"),
             round_trips: 0,
         }
@@ -219,7 +219,7 @@ impl Measured {
         self.round_trips += round_trips;
     }
 
-    fn merge(&mut self, other: &Measured) {
+    fn merge(&mut self, other: &MeasuredOperation) {
         let added = self.latency.add(&other.latency);
         added.expect("all histograms have the same bounds");
         self.round_trips += other.round_trips;
@@ -235,35 +235,35 @@ impl Measured {
 }
 
 /// Results of one client alone.
-struct Unloaded {
-    bare: Measured,
+struct SingleClientResults {
+    bare: MeasuredOperation,
     /// Copies of a node out of the mapping, by shared memory.
-    copies: Measured,
-    lookups: Measured,
-    updates: Measured,
+    copies: MeasuredOperation,
+    lookups: MeasuredOperation,
+    updates: MeasuredOperation,
 }
 
 /// Results of all clients.
-struct Loaded {
-    lookups: Measured,
-    writes: Measured,
-    ranges: Measured,
+struct AllClientResults {
+    lookups: MeasuredOperation,
+    writes: MeasuredOperation,
+    ranges: MeasuredOperation,
     tally: TreeStats,
     errors: Vec<Error>,
 }
 
-impl Loaded {
-    fn new() -> Loaded {
-        Loaded {
-            lookups: Measured::new(),
-            writes: Measured::new(),
-            ranges: Measured::new(),
+impl AllClientResults {
+    fn new() -> AllClientResults {
+        AllClientResults {
+            lookups: MeasuredOperation::new(),
+            writes: MeasuredOperation::new(),
+            ranges: MeasuredOperation::new(),
             tally: TreeStats::default(),
             errors: Vec::new(),
         }
     }
 
-    fn merge(&mut self, other: Loaded) {
+    fn merge(&mut self, other: AllClientResults) {
         self.lookups.merge(&other.lookups);
         self.writes.merge(&other.writes);
         self.ranges.merge(&other.ranges);
@@ -281,7 +281,7 @@ fn unloaded(
     config: &Config,
     options: &MeasuredOptions,
     keys: &RunKeys,
-) -> Result<Unloaded, Error> {
+) -> Result<SingleClientResults, Error> {
     let reactor = Reactor::new(options.wait).map_err(failed)?;
     let fabric = cluster.connect(&reactor)?;
     let client = compute_server(&fabric, config).client();
@@ -289,11 +289,11 @@ fn unloaded(
     // As far apart as the leaves that lookups read.
     let leaves = options.entries / config.layout.entries() as u64;
     let bare_nodes = (leaves / u64::from(cluster.count())).max(1);
-    let mut results = Unloaded {
-        bare: Measured::new(),
-        copies: Measured::new(),
-        lookups: Measured::new(),
-        updates: Measured::new(),
+    let mut results = SingleClientResults {
+        bare: MeasuredOperation::new(),
+        copies: MeasuredOperation::new(),
+        lookups: MeasuredOperation::new(),
+        updates: MeasuredOperation::new(),
     };
     let mapped: Vec<_> = cluster
         .memories()
@@ -352,11 +352,11 @@ fn loaded(
     config: &Config,
     options: &MeasuredOptions,
     keys: &Arc<RunKeys>,
-) -> Result<Loaded, Error> {
+) -> Result<AllClientResults, Error> {
     let all = usize::from(options.compute_servers) * usize::from(options.threads);
     let start = Barrier::new(all + 1);
     let window = Arc::new(MeasuredWindow::default());
-    let mut sum = Loaded::new();
+    let mut sum = AllClientResults::new();
     thread::scope(|scope| {
         let mut threads = Vec::with_capacity(all);
         for compute in 0..options.compute_servers {
@@ -406,9 +406,9 @@ fn run_clients(
     keys: &Arc<RunKeys>,
     number: u16,
     window: &Arc<MeasuredWindow>,
-) -> Loaded {
+) -> AllClientResults {
     let threads = u64::from(options.compute_servers * options.threads);
-    let mut sum = Loaded::new();
+    let mut sum = AllClientResults::new();
     fabric.reactor().block_on(async {
         let clients = (0..options.coroutines).map(|turn| {
             let number = u64::from(number) + u64::from(turn) * threads;
@@ -435,8 +435,8 @@ async fn run_client(
     keys: Arc<RunKeys>,
     mut rng: Rng,
     window: Arc<MeasuredWindow>,
-) -> Loaded {
-    let mut results = Loaded::new();
+) -> AllClientResults {
+    let mut results = AllClientResults::new();
     let mut value = 0;
     while !window.is_closed.load(Ordering::Relaxed) {
         let op = mix.draw(is_ranger, &keys, &mut rng);
@@ -474,8 +474,8 @@ async fn run_client(
 fn figures(
     system: &str,
     options: &MeasuredOptions,
-    unloaded: &Unloaded,
-    loaded: &Loaded,
+    unloaded: &SingleClientResults,
+    loaded: &AllClientResults,
 ) -> Vec<Figure> {
     let (mut figures, mut bounded) = (Vec::new(), Vec::new());
     let fabric = options.fabric.name();
