@@ -73,7 +73,7 @@ struct Papaya(papaya::HashMap<Name, BoxedBytes, Hasher>);
 
 impl Peer for Papaya {
     fn session(&self) -> impl PeerSession + '_ {
-        PapayaGuardSession(&self.0)
+        PapayaSession(&self.0)
     }
 
     fn count(&self) -> Option<u64> {
@@ -81,9 +81,9 @@ impl Peer for Papaya {
     }
 }
 
-struct PapayaGuardSession<'a>(&'a papaya::HashMap<Name, BoxedBytes, Hasher>);
+struct PapayaSession<'a>(&'a papaya::HashMap<Name, BoxedBytes, Hasher>);
 
-impl PeerSession for PapayaGuardSession<'_> {
+impl PeerSession for PapayaSession<'_> {
     fn set(&mut self, name: &Name, value: &[u8]) {
         self.0.pin().insert(*name, value.into());
     }

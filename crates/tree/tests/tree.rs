@@ -1,6 +1,6 @@
 //! The tree on a simulated cluster, without failures.
 
-mod rack;
+mod tree_cluster;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use farbank_pm::rng::Rng;
 use farbank_tree::{
     Config, Key, LocalLockMode, LockPlacement, NodeFormat, NodeLayout, TreeError, ValueMode,
 };
-use rack::{SimulatedRack, numbers};
+use tree_cluster::{TreeCluster, numbers};
 
 /// Returns the tested configurations, with nodes of 256 bytes, so that splits and merges are frequent.
 fn configs() -> Vec<(&'static str, Config)> {
@@ -74,12 +74,12 @@ fn the_last_write_of_each_client_is_read_back() {
     const CLIENTS: u64 = 12;
     for (name, config) in configs() {
         let in_order = config.layout.format == NodeFormat::Paper;
-        let rack = SimulatedRack::new(3, config, in_order, 7);
+        let cluster = TreeCluster::new(3, config, in_order, 7);
         let all = Rc::new(RefCell::new(BTreeMap::new()));
         for number in 0..CLIENTS {
-            let client = rack.client(number as u16 % 3);
+            let client = cluster.client(number as u16 % 3);
             let all = Rc::clone(&all);
-            rack.sim.spawn(number as u16 % 3, async move {
+            cluster.sim.spawn(number as u16 % 3, async move {
                 let mut rng = Rng::new(number);
                 let mut mine = BTreeMap::new();
                 for n in 1..400 {
@@ -102,11 +102,11 @@ fn the_last_write_of_each_client_is_read_back() {
                 all.borrow_mut().append(&mut mine);
             });
         }
-        rack.run();
+        cluster.run();
         let expected: Vec<(u64, u64)> = all.take().into_iter().collect();
         assert!(expected.len() > 300, "{name}: {}", expected.len());
-        assert_eq!(rack.contents(), expected, "{name}");
-        let range = rack.alone(|client| async move { client.range(0, usize::MAX >> 1).await });
+        assert_eq!(cluster.contents(), expected, "{name}");
+        let range = cluster.alone(|client| async move { client.range(0, usize::MAX >> 1).await });
         assert_eq!(
             numbers(range.unwrap()),
             expected,
@@ -124,8 +124,8 @@ fn an_emptied_tree_reuses_its_nodes_when_it_is_filled_again() {
         },
         ..Config::sherman()
     };
-    let rack = SimulatedRack::new(1, config, false, 7);
-    let chunks = rack.alone(|client| async move {
+    let cluster = TreeCluster::new(1, config, false, 7);
+    let chunks = cluster.alone(|client| async move {
         let mut merges = 0;
         for _ in 0..6 {
             for key in 0..2000 {
@@ -140,18 +140,18 @@ fn an_emptied_tree_reuses_its_nodes_when_it_is_filled_again() {
         merges
     });
     assert!(chunks > 600, "{chunks} merges");
-    assert_eq!(rack.contents(), []);
+    assert_eq!(cluster.contents(), []);
     // 2,000 entries take some 240 leaves of 256 bytes; six times that would be 360 KiB.
-    let calls = rack.sim.traffic().calls;
+    let calls = cluster.sim.traffic().calls;
     assert!(calls <= 4, "{calls} chunks of 64 KiB were requested");
 }
 
 #[test]
 fn a_filled_tree_has_all_its_entries_and_takes_more() {
     for (name, config) in configs() {
-        let rack = SimulatedRack::filled(2, config, 5000);
-        assert_eq!(rack.contents().len(), 5000, "{name}");
-        let range = rack.alone(|client| async move {
+        let cluster = TreeCluster::filled(2, config, 5000);
+        assert_eq!(cluster.contents().len(), 5000, "{name}");
+        let range = cluster.alone(|client| async move {
             for key in 0..500 {
                 assert_eq!(client.get(key * 20).await.unwrap(), Some(key * 20 + 1));
                 client.insert(key * 20 + 1, 9).await.unwrap();
@@ -170,9 +170,9 @@ fn a_filled_tree_has_all_its_entries_and_takes_more() {
 #[test]
 fn a_descending_range_is_the_ascending_one_reversed() {
     for (name, config) in configs() {
-        let rack = SimulatedRack::filled(2, config, 5000);
+        let cluster = TreeCluster::filled(2, config, 5000);
         let highest = 2 * 4999;
-        rack.alone(|client| async move {
+        cluster.alone(|client| async move {
             // Even keys are present, odd ones are not; the last bound is above all keys.
             for from in [0, 1, 999, 1000, highest, highest + 99] {
                 for count in [0, 1, 7, 100, 10_000] {
@@ -193,8 +193,8 @@ fn a_descending_range_is_the_ascending_one_reversed() {
 
 #[test]
 fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
-    let rack = SimulatedRack::filled(1, Config::sherman_published(), 5000);
-    let (warm, write, lookup) = rack.alone(|client| async move {
+    let cluster = TreeCluster::filled(1, Config::sherman_published(), 5000);
+    let (warm, write, lookup) = cluster.alone(|client| async move {
         client.get(77 * 2).await.unwrap();
         let warm = client.take_op();
         client.insert(77 * 2, 5).await.unwrap();
@@ -205,8 +205,8 @@ fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
     assert!(warm.round_trips > 1 && !warm.cache_hit);
     assert_eq!((write.round_trips, write.bytes_written), (3, 17));
     assert_eq!((lookup.round_trips, lookup.cache_hit), (1, true));
-    let rack = SimulatedRack::filled(1, Config::fg_plus(), 5000);
-    let write = rack.alone(|client| async move {
+    let cluster = TreeCluster::filled(1, Config::fg_plus(), 5000);
+    let write = cluster.alone(|client| async move {
         client.get(77 * 2).await.unwrap();
         client.take_op();
         client.insert(77 * 2, 5).await.unwrap();
@@ -217,11 +217,11 @@ fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
 
 #[test]
 fn with_reads_under_the_lock_a_write_takes_two_round_trips_and_a_lookup_reads_256_bytes() {
-    let rack = SimulatedRack::filled(1, Config::farbank(), 5000);
-    rack.warm((0..10_000).step_by(40));
+    let cluster = TreeCluster::filled(1, Config::farbank(), 5000);
+    cluster.warm((0..10_000).step_by(40));
     let lookups = 100;
-    let before = rack.sim.traffic().bytes_read;
-    rack.alone(|client| async move {
+    let before = cluster.sim.traffic().bytes_read;
+    cluster.alone(|client| async move {
         // The first access to a server reads its mark.
         for key in 0..lookups {
             let found = client.get(key * 77).await.unwrap();
@@ -229,10 +229,10 @@ fn with_reads_under_the_lock_a_write_takes_two_round_trips_and_a_lookup_reads_25
             assert_eq!(client.take_op().round_trips, 1, "key {}", key * 77);
         }
     });
-    let read = rack.sim.traffic().bytes_read - before;
+    let read = cluster.sim.traffic().bytes_read - before;
     let marks = read - lookups * 256;
     assert!(marks < 100, "{read} bytes were read");
-    let writes = rack.alone(|client| async move {
+    let writes = cluster.alone(|client| async move {
         let mut writes = Vec::new();
         for key in (0..10_000).step_by(154) {
             assert_eq!(client.insert(key, 5).await.unwrap(), Some(key + 1));
@@ -253,9 +253,9 @@ fn a_compact_cache_holds_more_nodes_in_the_same_bytes() {
             cache_bytes: 20 * 1024,
             ..Config::sherman()
         };
-        let rack = SimulatedRack::filled(1, config, 50_000);
-        rack.warm((0..100_000).step_by(100).cycle().take(10_000));
-        rack.alone(|client| async move {
+        let cluster = TreeCluster::filled(1, config, 50_000);
+        cluster.warm((0..100_000).step_by(100).cycle().take(10_000));
+        cluster.alone(|client| async move {
             let mut hits = 0;
             for key in (0..1000).map(|turn| turn * 37 % 1000 * 100) {
                 client.get(key).await.unwrap();
@@ -269,9 +269,9 @@ fn a_compact_cache_holds_more_nodes_in_the_same_bytes() {
 
 #[test]
 fn a_warm_cache_leads_every_lookup_to_its_leaf() {
-    let rack = SimulatedRack::filled(1, Config::sherman(), 5000);
-    rack.warm((0..10_000).step_by(40));
-    let trips = rack.alone(|client| async move {
+    let cluster = TreeCluster::filled(1, Config::sherman(), 5000);
+    cluster.warm((0..10_000).step_by(40));
+    let trips = cluster.alone(|client| async move {
         let mut trips = Vec::new();
         for key in (0..10_000).step_by(77) {
             assert_eq!(
@@ -291,12 +291,12 @@ fn a_small_warm_cache_keeps_the_nodes_used_most() {
         cache_bytes: 20 * 1024,
         ..Config::sherman_published()
     };
-    let rack = SimulatedRack::filled(1, few, 100_000);
+    let cluster = TreeCluster::filled(1, few, 100_000);
     let often = (0..10_000).step_by(40);
     let everywhere = (0..200_000).step_by(1000);
-    rack.warm(everywhere.clone().chain(often.cycle().take(100_000)));
-    rack.warm(everywhere);
-    let hits = rack.alone(|client| async move {
+    cluster.warm(everywhere.clone().chain(often.cycle().take(100_000)));
+    cluster.warm(everywhere);
+    let hits = cluster.alone(|client| async move {
         let mut hits = [0, 0];
         for (n, last) in [(0, 10_000), (1, 200_000)] {
             for key in (0..100).map(|turn| turn * 37 % 100 * last / 100) {
@@ -318,19 +318,19 @@ fn failed_lock_attempts_are_not_counted_as_round_trips() {
         local: LocalLockMode::None,
         ..Config::sherman_published()
     };
-    let rack = SimulatedRack::filled(2, alone, 1000);
-    rack.warm(0..2000);
+    let cluster = TreeCluster::filled(2, alone, 1000);
+    cluster.warm(0..2000);
     let ops = Rc::new(RefCell::new(Vec::new()));
     for compute in 0..2 {
         for _ in 0..4 {
-            let (client, ops) = (rack.client(compute), Rc::clone(&ops));
-            rack.sim.spawn(compute, async move {
+            let (client, ops) = (cluster.client(compute), Rc::clone(&ops));
+            cluster.sim.spawn(compute, async move {
                 client.insert(10, 1).await.unwrap();
                 ops.borrow_mut().push(client.take_op());
             });
         }
     }
-    rack.run();
+    cluster.run();
     let ops = ops.take();
     assert!(ops.iter().all(|op| op.round_trips == 3), "{ops:?}");
     assert!(ops.iter().any(|op| op.lock_retries > 0), "{ops:?}");
@@ -339,12 +339,12 @@ fn failed_lock_attempts_are_not_counted_as_round_trips() {
 #[test]
 fn a_client_with_late_reads_reads_fewer_leaves_at_once() {
     const RANGES: u64 = 40;
-    let rack = SimulatedRack::filled(2, Config::sherman_published(), 20_000);
-    rack.warm((0..40_000).step_by(40));
+    let cluster = TreeCluster::filled(2, Config::sherman_published(), 20_000);
+    cluster.warm((0..40_000).step_by(40));
     let retries = Rc::new(RefCell::new((0, 0)));
     for n in 0..60_u64 {
-        let (client, retries) = (rack.client(n as u16 % 2), Rc::clone(&retries));
-        rack.sim.spawn(n as u16 % 2, async move {
+        let (client, retries) = (cluster.client(n as u16 % 2), Rc::clone(&retries));
+        cluster.sim.spawn(n as u16 % 2, async move {
             for m in 0..RANGES {
                 let from = (n * RANGES + m) * 8;
                 let found = client.range(from, 1000).await.unwrap();
@@ -358,7 +358,7 @@ fn a_client_with_late_reads_reads_fewer_leaves_at_once() {
             *all = (all.0 + op.read_retries, all.1 + op.round_trips);
         });
     }
-    rack.run();
+    cluster.run();
     let (late, trips) = *retries.borrow();
     assert!(
         late > 0 && late * 4 < trips,
@@ -368,11 +368,11 @@ fn a_client_with_late_reads_reads_fewer_leaves_at_once() {
 
 #[test]
 fn the_published_layout_refuses_its_reserved_value() {
-    let rack = SimulatedRack::new(1, Config::sherman_published(), true, 1);
-    let refused = rack.alone(|client| async move { client.insert(1, 0).await });
+    let cluster = TreeCluster::new(1, Config::sherman_published(), true, 1);
+    let refused = cluster.alone(|client| async move { client.insert(1, 0).await });
     assert_eq!(refused, Err(TreeError::Reserved));
-    let rack = SimulatedRack::new(1, Config::sherman(), true, 1);
-    let taken = rack.alone(|client| async move {
+    let cluster = TreeCluster::new(1, Config::sherman(), true, 1);
+    let taken = cluster.alone(|client| async move {
         client.insert(0, 0).await.unwrap();
         client.insert(u64::MAX, u64::MAX).await.unwrap();
         numbers(client.range(0, 9).await.unwrap())
@@ -388,8 +388,8 @@ fn keys_of_a_kibibyte_that_differ_in_the_last_byte_are_different_keys() {
                 layout: NodeLayout::new(format).with_keys(key_bytes, 6),
                 ..Config::sherman()
             };
-            let rack = SimulatedRack::new(1, config, true, 5);
-            let found = rack.alone(move |client| async move {
+            let cluster = TreeCluster::new(1, config, true, 5);
+            let found = cluster.alone(move |client| async move {
                 let key = |number: u64| {
                     let mut bytes = vec![b'k'; key_bytes];
                     bytes[key_bytes - 2..].copy_from_slice(&[(number / 256) as u8, number as u8]);
@@ -433,8 +433,8 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
             ..config
         };
         let in_order = config.layout.format == NodeFormat::Paper;
-        let rack = SimulatedRack::new(1, config, in_order, 5);
-        let trips = rack.alone(|client| async move {
+        let cluster = TreeCluster::new(1, config, in_order, 5);
+        let trips = cluster.alone(|client| async move {
             let value = |key: u64, turn: u64| vec![(key + turn) as u8; (key * 37 % 2001) as usize];
             for turn in 0..8 {
                 for key in 0..500 {
@@ -474,14 +474,14 @@ fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
         assert_eq!(trips, if config.combine { 3 } else { 5 });
         // The leaves and 500 blocks of 1.5 KiB on average, in size classes of powers of two. Without reuse of blocks,
         // eight rounds would take 100 chunks of 64 KiB.
-        let calls = rack.sim.traffic().calls;
+        let calls = cluster.sim.traffic().calls;
         assert!(calls < 40, "{calls} chunks of 64 KiB were requested");
         let words = Config {
             values: ValueMode::Words,
             ..config
         };
-        let rack = SimulatedRack::new(1, words, in_order, 5);
-        let refused = rack.alone(|client| async move { client.get_bytes(1).await });
+        let cluster = TreeCluster::new(1, words, in_order, 5);
+        let refused = cluster.alone(|client| async move { client.get_bytes(1).await });
         assert_eq!(refused, Err(TreeError::OtherValues));
     }
 }
@@ -496,18 +496,18 @@ fn a_server_without_memory_refuses_no_write_while_another_has_some() {
             spread_splits,
             ..Config::sherman()
         };
-        let rack = SimulatedRack::new(1, config, true, 5);
-        rack.sim.reserve_host_memory(0, HOST_BYTES);
-        rack.alone(|client| async move {
+        let cluster = TreeCluster::new(1, config, true, 5);
+        cluster.sim.reserve_host_memory(0, HOST_BYTES);
+        cluster.alone(|client| async move {
             for key in 0..5_000 {
                 assert_eq!(client.insert_bytes(key, &value(key)).await, Ok(false));
             }
             assert!(client.take_op().splits > 100);
         });
         for server in 1..3 {
-            rack.sim.reserve_host_memory(server, HOST_BYTES);
+            cluster.sim.reserve_host_memory(server, HOST_BYTES);
         }
-        rack.alone(|client| async move {
+        cluster.alone(|client| async move {
             let mut key = 5_000;
             let refused = loop {
                 match client.insert_bytes(key, &value(key)).await {
@@ -527,11 +527,11 @@ fn a_server_without_memory_refuses_no_write_while_another_has_some() {
 
 #[test]
 fn a_tree_of_another_layout_is_refused() {
-    let rack = SimulatedRack::new(1, Config::sherman(), true, 1);
+    let cluster = TreeCluster::new(1, Config::sherman(), true, 1);
     let other = Config {
         layout: NodeLayout::new(NodeFormat::Safe).with_keys(16, 20),
         ..Config::sherman()
     };
-    let refused = rack.alone_with(other, |client| async move { client.get(1).await });
+    let refused = cluster.alone_with(other, |client| async move { client.get(1).await });
     assert_eq!(refused, Err(TreeError::OtherLayout { server: 0 }));
 }

@@ -106,7 +106,7 @@ impl TreeSetup {
         (leaves * node * 2 / u64::from(self.servers)).max(32 << 20) + (16 << 20)
     }
 
-    fn rack(&self) -> SimCluster {
+    fn cluster(&self) -> SimCluster {
         let constants = self.constants.clone();
         SimCluster::new(
             self.servers,
@@ -128,7 +128,7 @@ impl TreeSetup {
     /// # Errors
     /// An operation of a client failed.
     pub fn run(&self) -> Result<TreeOutcome, TreeError> {
-        let sim = self.rack();
+        let sim = self.cluster();
         let keys = Rc::new(RunKeys::new(self.entries, self.theta));
         farbank_tree::fill(&self.config, self.servers, FILLED, keys.start(), &mut &sim);
         let computes: Vec<Compute<ComputeNode>> = (0..self.servers)
@@ -172,7 +172,7 @@ impl TreeSetup {
 
     /// Runs clients that only take and release `locks` locks: the paper's micro-benchmark (section 5.6).
     pub fn run_locks(&self, locks: u64) -> Result<TreeOutcome, TreeError> {
-        let sim = self.rack();
+        let sim = self.cluster();
         let keys = Rc::new(super::load::Zipf::new(locks, self.theta));
         let computes: Vec<Compute<ComputeNode>> = (0..self.servers)
             .map(|compute| Compute::new(sim.node(compute), compute, 1, self.config))
@@ -199,7 +199,7 @@ impl TreeSetup {
 
     /// Runs clients of all other servers that only write `bytes` bytes to server 0.
     pub fn run_messages(&self, bytes: usize) -> Result<TreeOutcome, TreeError> {
-        let sim = self.rack();
+        let sim = self.cluster();
         self.drive(&sim, |number, thread, notes| {
             let compute = number % self.servers;
             if compute == 0 && self.servers > 1 {

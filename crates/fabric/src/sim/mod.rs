@@ -62,7 +62,7 @@ const PER_NS: u64 = 1024;
 /// A simulated cluster.
 #[derive(Clone)]
 pub struct SimCluster {
-    rack: Rc<RefCell<Cluster>>,
+    cluster: Rc<RefCell<Cluster>>,
     /// Tasks by number. `None`: the task has ended or is being polled.
     tasks: Rc<RefCell<Vec<Option<exec::Task>>>>,
     woken: exec::WokenTasks,
@@ -71,7 +71,7 @@ pub struct SimCluster {
 /// The fabric of one compute server: its access to the cluster's memory servers.
 #[derive(Clone)]
 pub struct ComputeNode {
-    rack: Rc<RefCell<Cluster>>,
+    cluster: Rc<RefCell<Cluster>>,
     compute: u16,
     epoch: u8,
 }
@@ -87,9 +87,9 @@ impl SimCluster {
         constants: ClusterConstants,
         seed: u64,
     ) -> SimCluster {
-        let rack = Cluster::new(computes, servers, host_bytes, constants, seed);
+        let cluster = Cluster::new(computes, servers, host_bytes, constants, seed);
         SimCluster {
-            rack: Rc::new(RefCell::new(rack)),
+            cluster: Rc::new(RefCell::new(cluster)),
             tasks: Rc::default(),
             woken: exec::WokenTasks::default(),
         }
@@ -99,10 +99,10 @@ impl SimCluster {
     /// its current epoch.
     #[must_use]
     pub fn node(&self, compute: u16) -> ComputeNode {
-        self.rack.borrow_mut().connect(compute);
-        let epoch = self.rack.borrow().epoch(compute);
+        self.cluster.borrow_mut().connect(compute);
+        let epoch = self.cluster.borrow().epoch(compute);
         ComputeNode {
-            rack: Rc::clone(&self.rack),
+            cluster: Rc::clone(&self.cluster),
             compute,
             epoch,
         }
@@ -111,7 +111,7 @@ impl SimCluster {
     /// Creates a thread of `compute`.
     #[must_use]
     pub fn thread(&self, compute: u16) -> ComputeThread {
-        let number = self.rack.borrow_mut().thread();
+        let number = self.cluster.borrow_mut().thread();
         ComputeThread { compute, number }
     }
 
@@ -137,14 +137,14 @@ impl SimCluster {
     pub fn run(&self, until: &mut dyn FnMut(u64) -> bool) -> bool {
         loop {
             self.poll_woken();
-            let Some(task) = self.rack.borrow_mut().step() else {
+            let Some(task) = self.cluster.borrow_mut().step() else {
                 return false;
             };
             if let Some(turn) = task {
                 self.let_run(turn);
                 self.poll_woken();
             }
-            let events = self.rack.borrow().events();
+            let events = self.cluster.borrow().events();
             if until(events) {
                 return true;
             }
@@ -169,7 +169,7 @@ impl SimCluster {
         let Some(thread) = self.tasks.borrow()[task].as_ref().map(|task| task.thread) else {
             return;
         };
-        if self.rack.borrow_mut().may_run(thread, turn) {
+        if self.cluster.borrow_mut().may_run(thread, turn) {
             self.poll(task);
         }
     }
@@ -179,7 +179,7 @@ impl SimCluster {
             return;
         };
         let waker = task.waker.clone();
-        self.rack.borrow_mut().runs(number, task.thread);
+        self.cluster.borrow_mut().runs(number, task.thread);
         if task
             .run
             .as_mut()
@@ -198,58 +198,58 @@ impl SimCluster {
             .iter_mut()
             .filter_map(|task| task.take_if(|task| task.thread.compute == compute))
             .collect();
-        self.rack.borrow_mut().crash(compute);
+        self.cluster.borrow_mut().crash(compute);
         drop(ended);
     }
 
     /// Pauses all threads of `compute` for `ns`. Messages that it has sent still take effect.
     pub fn pause_compute(&self, compute: u16, ns: Nanos) {
-        self.rack.borrow_mut().pause(compute, ns);
+        self.cluster.borrow_mut().pause(compute, ns);
     }
 
     /// Ends memory server `server` permanently.
     pub fn kill_server(&self, server: u16) {
-        self.rack.borrow_mut().kill(server);
+        self.cluster.borrow_mut().kill(server);
     }
 
     /// Restarts memory server `server` with zeroed memory and a new generation. It refuses compute servers that are
     /// connected to an earlier generation.
     pub fn empty_server(&self, server: u16) {
-        self.rack.borrow_mut().empty(server);
+        self.cluster.borrow_mut().empty(server);
     }
 
     /// Returns the current virtual time.
     #[must_use]
     pub fn now(&self) -> Nanos {
-        self.rack.borrow().now_ns()
+        self.cluster.borrow().now_ns()
     }
 
     /// Returns the traffic of all NICs so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
-        self.rack.borrow().traffic()
+        self.cluster.borrow().traffic()
     }
 
     /// Returns a hash of the order and the times of all events so far.
     #[must_use]
     pub fn digest(&self) -> u64 {
-        self.rack.borrow().digest()
+        self.cluster.borrow().digest()
     }
 
     /// Reads a server's memory directly, in no virtual time. For checkers.
     pub fn peek(&self, at: crate::GAddr, to: &mut [u8]) {
-        self.rack.borrow().peek(at, to);
+        self.cluster.borrow().peek(at, to);
     }
 
     /// Reserves the host memory of `server` before byte `at`, so that no chunk of it is allocated. For memory that
     /// [`SimCluster::poke`] filled.
     pub fn reserve_host_memory(&self, server: u16, at: u64) {
-        self.rack.borrow_mut().take(server, at);
+        self.cluster.borrow_mut().take(server, at);
     }
 
     /// Writes a server's memory directly, in no virtual time. For filling a structure fast.
     pub fn poke(&self, at: crate::GAddr, bytes: &[u8]) {
-        self.rack.borrow_mut().poke(at, bytes);
+        self.cluster.borrow_mut().poke(at, bytes);
     }
 }
 
@@ -268,13 +268,13 @@ impl ComputeNode {
 
     /// Occupies the calling client's thread for `ns`, as a computation does.
     pub fn work(&self, ns: Nanos) -> impl Future<Output = ()> + use<> {
-        let number = self.rack.borrow_mut().work(ns);
+        let number = self.cluster.borrow_mut().work(ns);
         self.sleep_future(number)
     }
 
     fn sleep_future(&self, number: u32) -> AnswerFuture<()> {
         AnswerFuture {
-            rack: Rc::clone(&self.rack),
+            cluster: Rc::clone(&self.cluster),
             number,
             take: Cluster::take_sleep,
             give_up: Cluster::abandon_sleep,
@@ -285,7 +285,7 @@ impl ComputeNode {
 
 /// The future of a batch, a call or a sleep: its result, which the cluster keeps under `number`.
 struct AnswerFuture<T> {
-    rack: Rc<RefCell<Cluster>>,
+    cluster: Rc<RefCell<Cluster>>,
     number: u32,
     take: fn(&mut Cluster, u32) -> Option<T>,
     give_up: fn(&mut Cluster, u32),
@@ -296,7 +296,7 @@ impl<T> Future for AnswerFuture<T> {
     type Output = T;
 
     fn poll(mut self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<T> {
-        let taken = (self.take)(&mut self.rack.borrow_mut(), self.number);
+        let taken = (self.take)(&mut self.cluster.borrow_mut(), self.number);
         match taken {
             Some(answer) => {
                 self.done = true;
@@ -310,18 +310,18 @@ impl<T> Future for AnswerFuture<T> {
 impl<T> Drop for AnswerFuture<T> {
     fn drop(&mut self) {
         if !self.done {
-            (self.give_up)(&mut self.rack.borrow_mut(), self.number);
+            (self.give_up)(&mut self.cluster.borrow_mut(), self.number);
         }
     }
 }
 
 impl Fabric for ComputeNode {
     fn servers(&self) -> u16 {
-        self.rack.borrow().servers()
+        self.cluster.borrow().servers()
     }
 
     fn caps(&self, _server: u16) -> FabricCaps {
-        self.rack.borrow().caps()
+        self.cluster.borrow().caps()
     }
 
     fn batch(
@@ -330,11 +330,11 @@ impl Fabric for ComputeNode {
         verbs: Vec<Verb>,
     ) -> impl Future<Output = Result<Vec<Verb>, FabricError>> {
         let number = self
-            .rack
+            .cluster
             .borrow_mut()
             .post(self.compute, self.epoch, server, verbs);
         AnswerFuture {
-            rack: Rc::clone(&self.rack),
+            cluster: Rc::clone(&self.cluster),
             number,
             take: Cluster::take_post,
             give_up: Cluster::abandon_post,
@@ -348,11 +348,11 @@ impl Fabric for ComputeNode {
         ask: ServiceRequest,
     ) -> impl Future<Output = Result<ServiceResponse, FabricError>> {
         let number = self
-            .rack
+            .cluster
             .borrow_mut()
             .call(self.compute, self.epoch, server, ask);
         AnswerFuture {
-            rack: Rc::clone(&self.rack),
+            cluster: Rc::clone(&self.cluster),
             number,
             take: Cluster::take_call,
             give_up: Cluster::abandon_call,
@@ -361,11 +361,11 @@ impl Fabric for ComputeNode {
     }
 
     fn now(&self) -> Nanos {
-        self.rack.borrow().now_ns()
+        self.cluster.borrow().now_ns()
     }
 
     fn sleep(&self, ns: Nanos) -> impl Future<Output = ()> {
-        let number = self.rack.borrow_mut().sleep(ns);
+        let number = self.cluster.borrow_mut().sleep(ns);
         self.sleep_future(number)
     }
 }

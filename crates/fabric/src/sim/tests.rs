@@ -7,7 +7,7 @@ use crate::service::LEASE_SERVER;
 
 const MIB: u64 = 1 << 20;
 
-fn rack(seed: u64) -> SimCluster {
+fn cluster(seed: u64) -> SimCluster {
     SimCluster::new(2, 2, 4 * MIB, ClusterConstants::default(), seed)
 }
 
@@ -22,7 +22,7 @@ fn run<T: 'static, F: Future<Output = T> + 'static>(sim: &SimCluster, client: F)
 
 #[test]
 fn a_read_returns_the_bytes_written_and_a_round_trip_takes_two_microseconds() {
-    let sim = rack(1);
+    let sim = cluster(1);
     let node = sim.node(0);
     let (bytes, took) = run(&sim, async move {
         let at = GAddr::host(1, 4096);
@@ -37,7 +37,7 @@ fn a_read_returns_the_bytes_written_and_a_round_trip_takes_two_microseconds() {
 
 #[test]
 fn an_atomic_changes_only_the_bits_of_its_mask() {
-    let sim = rack(1);
+    let sim = cluster(1);
     let node = sim.node(0);
     let at = GAddr::lock(1, 8);
     let found = run(&sim, async move {
@@ -90,7 +90,7 @@ fn a_read_in_line_order_changes_between_old_and_new_at_most_once() {
 #[test]
 fn a_reader_that_sees_a_lock_released_sees_all_writes_before_the_release() {
     for seed in 0..200 {
-        let sim = rack(seed);
+        let sim = cluster(seed);
         let (lock, data) = (GAddr::lock(1, 0), GAddr::host(1, 4096));
         sim.poke(lock, &1_u64.to_le_bytes());
         let writer = sim.node(1);
@@ -162,7 +162,7 @@ fn an_atomic_that_waits_for_its_bucket_delays_the_verbs_behind_it_in_its_queue()
 fn a_crash_may_cut_a_batch_between_its_verbs() {
     let mut seen = [false; 3];
     for ns in 0..600 {
-        let sim = rack(1);
+        let sim = cluster(1);
         let node = sim.node(0);
         sim.spawn(0, async move {
             let verbs = vec![
@@ -195,7 +195,7 @@ fn a_crash_may_cut_a_batch_between_its_verbs() {
 
 #[test]
 fn a_compute_server_paused_beyond_its_lease_is_fenced_and_rejoins_in_a_new_epoch() {
-    let sim = rack(1);
+    let sim = cluster(1);
     let lease_ns = ClusterConstants::default().lease_ns;
     let sleeper = sim.node(0);
     let refused = Rc::new(Cell::new(None));
@@ -253,7 +253,7 @@ fn a_compute_server_paused_beyond_its_lease_is_fenced_and_rejoins_in_a_new_epoch
 
 #[test]
 fn a_dead_server_causes_a_timeout_and_an_emptied_one_refuses_old_connections() {
-    let sim = rack(1);
+    let sim = cluster(1);
     sim.kill_server(1);
     let node = sim.node(0);
     let (error, took) = run(&sim, async move {
@@ -280,7 +280,7 @@ fn a_dead_server_causes_a_timeout_and_an_emptied_one_refuses_old_connections() {
 #[test]
 fn the_same_seed_gives_the_same_digest() {
     let digest = |seed| {
-        let sim = rack(seed);
+        let sim = cluster(seed);
         for client in 0..8 {
             let node = sim.node(client % 2);
             sim.spawn(client % 2, async move {
@@ -300,7 +300,7 @@ fn the_same_seed_gives_the_same_digest() {
 
 /// Returns the times at which two clients of one server, on one thread or on two, have computed for `ns`.
 fn two_that_work(ns: u64, together: bool) -> [u64; 2] {
-    let sim = rack(1);
+    let sim = cluster(1);
     let threads = [sim.thread(0), sim.thread(0)];
     let ends = Rc::new(Cell::new([0; 2]));
     for n in 0..2 {
@@ -326,7 +326,7 @@ fn clients_of_one_thread_take_turns() {
 
 #[test]
 fn a_client_that_another_client_wakes_continues_after_wake_ns() {
-    let sim = rack(1);
+    let sim = cluster(1);
     let (bell, heard) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(0)));
     let (node, put, hear) = (sim.node(0), Rc::clone(&bell), Rc::clone(&heard));
     sim.spawn(0, async move {

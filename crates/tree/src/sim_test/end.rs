@@ -128,11 +128,11 @@ impl TrialConfig {
         };
         let result = Rc::new(RefCell::new(None));
         let put = Rc::clone(&result);
-        let (trial, rack) = (*self, sim.clone());
+        let (trial, cluster) = (*self, sim.clone());
         sim.spawn(COMPUTES, async move {
             let found = match gone {
                 None => look(&caller).await,
-                Some(server) => trial.look_beside(&caller, &rack, server).await,
+                Some(server) => trial.look_beside(&caller, &cluster, server).await,
             };
             *put.borrow_mut() = Some((found, caller.client.take_op()));
         });

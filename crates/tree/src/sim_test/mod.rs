@@ -291,7 +291,7 @@ impl TrialConfig {
         Ok(self.play(seed, Some(strike))?.outcome)
     }
 
-    fn rack(&self, seed: u64) -> SimCluster {
+    fn cluster(&self, seed: u64) -> SimCluster {
         let layout = self.config.layout;
         // Slow network cards make long race windows. A node takes the same time for all key sizes.
         let bytes_per_ns = 0.2 * (layout.node_bytes as f64 / 192.0).max(1.0);
@@ -324,7 +324,7 @@ impl TrialConfig {
 
     /// Runs the clients' calls, with the failure if there is one.
     fn play(&self, seed: u64, strike: Option<FaultPlan>) -> Result<PlayedTrial, TrialViolation> {
-        let sim = self.rack(seed);
+        let sim = self.cluster(seed);
         let config = Config {
             doubt_ns: LEASE_NS / 2,
             list_ns_max: list_ns_max(seed),

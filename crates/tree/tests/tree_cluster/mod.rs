@@ -7,7 +7,7 @@ use std::rc::Rc;
 use farbank_fabric::sim::{ClusterConstants, ComputeNode, SimCluster};
 use farbank_tree::{Client, Compute, Config, Key};
 
-pub(crate) struct SimulatedRack {
+pub(crate) struct TreeCluster {
     pub(crate) sim: SimCluster,
     config: Config,
     computes: Vec<Compute<ComputeNode>>,
@@ -21,23 +21,23 @@ pub(crate) fn numbers(entries: Vec<(Key, u64)>) -> Vec<(u64, u64)> {
     entries.into_iter().map(number).collect()
 }
 
-impl SimulatedRack {
+impl TreeCluster {
     /// Creates a cluster with an empty tree and `computes` compute servers.
-    pub(crate) fn new(computes: u16, config: Config, in_order: bool, seed: u64) -> SimulatedRack {
-        let rack = SimulatedRack::bare(computes, config, in_order, seed);
-        farbank_tree::create(&config, SERVERS, &mut &rack.sim);
-        rack
+    pub(crate) fn new(computes: u16, config: Config, in_order: bool, seed: u64) -> TreeCluster {
+        let cluster = TreeCluster::bare(computes, config, in_order, seed);
+        farbank_tree::create(&config, SERVERS, &mut &cluster.sim);
+        cluster
     }
 
     /// Creates a cluster with a tree of the even keys below `2 * entries`, each with its successor as value.
-    pub(crate) fn filled(computes: u16, config: Config, entries: u64) -> SimulatedRack {
-        let rack = SimulatedRack::bare(computes, config, true, 1);
+    pub(crate) fn filled(computes: u16, config: Config, entries: u64) -> TreeCluster {
+        let cluster = TreeCluster::bare(computes, config, true, 1);
         let pairs = (0..entries).map(|n| (2 * n, 2 * n + 1));
-        farbank_tree::fill(&config, SERVERS, 0.8, pairs, &mut &rack.sim);
-        rack
+        farbank_tree::fill(&config, SERVERS, 0.8, pairs, &mut &cluster.sim);
+        cluster
     }
 
-    fn bare(computes: u16, config: Config, in_order: bool, seed: u64) -> SimulatedRack {
+    fn bare(computes: u16, config: Config, in_order: bool, seed: u64) -> TreeCluster {
         let constants = ClusterConstants {
             read_line_order: in_order,
             chunk_bytes: 64 << 10,
@@ -47,7 +47,7 @@ impl SimulatedRack {
         let computes = (0..computes)
             .map(|compute| Compute::new(sim.node(compute), compute, 1, config))
             .collect();
-        SimulatedRack {
+        TreeCluster {
             sim,
             config,
             computes,
@@ -79,7 +79,7 @@ impl SimulatedRack {
         self.with(self.client(0), work)
     }
 
-    /// Like [`SimulatedRack::alone`], for a compute server with another configuration.
+    /// Like [`TreeCluster::alone`], for a compute server with another configuration.
     pub(crate) fn alone_with<T: 'static, F: Future<Output = T> + 'static>(
         &self,
         config: Config,
