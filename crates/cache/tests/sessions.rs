@@ -109,6 +109,31 @@ fn a_panic_in_a_callers_function_releases_every_key_lock() {
 }
 
 #[test]
+fn a_group_reads_and_replaces_what_its_session_has_staged() {
+    let cache = cache();
+    let mut session = cache.new_session();
+    session.on_conflict(ConflictPolicy::Commit);
+    put(&mut session, b"a", b"committed").unwrap();
+    session.commit().unwrap();
+    put(&mut session, b"a", b"staged").unwrap();
+    let mut read = Vec::new();
+    let done = session.group(&[key(b"a"), key(b"b")], &mut |ops| {
+        assert!(ops.get(key(b"a"), ReadView::Durable, &mut read, &mut |_, _| true)?);
+        ops.put(key(b"a"), value(b"grouped"))?;
+        ops.put(key(b"b"), value(b"grouped"))?;
+        Ok(GroupDecision::Apply)
+    });
+    assert_eq!(
+        (done, &read[..]),
+        (Ok(GroupDecision::Apply), &b"staged"[..])
+    );
+    session.commit().unwrap();
+    for name in [b"a", b"b"] {
+        assert_eq!(get(&cache, name).unwrap(), b"grouped");
+    }
+}
+
+#[test]
 fn a_group_that_returns_an_error_leaves_nothing_staged() {
     let cache = cache();
     let mut session = cache.new_session();
