@@ -11,7 +11,7 @@ use farbank_pm::process_stamp::in_forked_child;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_store::{
     CONFLICT_WAIT, ConflictPolicy, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Session,
-    UpdateDecision, Value, ValueMeta,
+    Store, UpdateDecision, Value, ValueMeta,
 };
 
 fn cache() -> Cache<Mapped> {
@@ -131,6 +131,65 @@ fn a_group_reads_and_replaces_what_its_session_has_staged() {
     for name in [b"a", b"b"] {
         assert_eq!(get(&cache, name).unwrap(), b"grouped");
     }
+}
+
+#[test]
+fn an_idle_session_keeps_no_slot_from_reuse_whatever_it_has_read() {
+    /// Reads with a session that is idle afterwards.
+    type Read = fn(&mut dyn Session) -> Result<(), Error>;
+    const KEY: [u8; 8] = 1_u64.to_le_bytes();
+    let reads: [(&str, Read); 6] = [
+        ("get", |session| {
+            let found = session.get(
+                key(&KEY),
+                ReadView::Durable,
+                &mut Vec::new(),
+                &mut |_, _| true,
+            );
+            found.map(|found| assert!(found))
+        }),
+        ("meta", |session| {
+            session
+                .meta(key(&KEY), ReadView::Durable)
+                .map(|meta| assert!(meta.is_some()))
+        }),
+        ("get_many", |session| {
+            session.get_many(&[key(&KEY)], ReadView::Durable, &mut |_, _| {})
+        }),
+        ("absence", |session| {
+            session.absence(key(b"none"));
+            Ok(())
+        }),
+        ("scan", |session| {
+            session.scan(0, 0, 1_000, &mut |_, _| {}).map(drop)
+        }),
+        ("len", |session| {
+            session.len(0).map(|keys| assert!(keys > 0))
+        }),
+    ];
+    for (name, read) in reads {
+        overwrite_beside(name, read);
+    }
+}
+
+/// Overwrites items of which the pool has room for 4,000, after `read` with another session.
+fn overwrite_beside(name: &str, read: impl Fn(&mut dyn Session) -> Result<(), Error>) {
+    const KEYS: u64 = 100;
+    const ROUNDS: u64 = 100;
+    let cache = cache();
+    let (mut idle, mut session) = (cache.new_session(), cache.new_session());
+    for round in 0..ROUNDS {
+        for number in 0..KEYS {
+            let written = put(&mut session, &number.to_le_bytes(), &[7; 900]);
+            assert_eq!(written, Ok(()), "{name}, round {round}");
+        }
+        session.commit().unwrap();
+        if round == 0 {
+            read(&mut idle).unwrap();
+        }
+    }
+    // The slots of overwritten items are used again, so no item is evicted.
+    assert_eq!(Store::stats(&cache).cache.unwrap().evictions, 0, "{name}");
 }
 
 #[test]
