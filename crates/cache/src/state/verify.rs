@@ -88,6 +88,13 @@ pub enum Inconsistency {
         /// Pages of the pool.
         pages: u64,
     },
+    /// The classes count other pages than those that have a class.
+    ClassedPages {
+        /// Pages that the classes count.
+        counted: u64,
+        /// Pages with a class.
+        found: u64,
+    },
     /// The areas count more bytes than are in use.
     AreaBytes {
         /// Bytes that the areas count.
@@ -152,6 +159,10 @@ impl fmt::Display for Inconsistency {
                 f,
                 "{classed} pages with a class, {free} free and {held} reserved pages do not add up to the pool's {pages}"
             ),
+            Inconsistency::ClassedPages { counted, found } => write!(
+                f,
+                "the classes count {counted} pages, but {found} pages have a class"
+            ),
             Inconsistency::AreaBytes { counted, in_use } => write!(
                 f,
                 "areas count {counted} bytes, but only {in_use} bytes of slots are in use"
@@ -174,7 +185,7 @@ impl<N: Medium> LockedState<'_, N> {
         for page in 0..pages {
             bytes += self.page_is_sound(page, &chained)?;
         }
-        self.check_page_count(pages.into())?;
+        self.check_page_count(pages)?;
         let counted: u64 = (0..self.areas.count())
             .map(|area| self.areas.bytes(area as u16))
             .sum();
@@ -187,11 +198,20 @@ impl<N: Medium> LockedState<'_, N> {
         }
     }
 
-    fn check_page_count(&self, pages: u64) -> Result<(), Inconsistency> {
+    fn check_page_count(&self, pages: u32) -> Result<(), Inconsistency> {
         let (free, held) = (self.free_pages() as u64, self.pages_held());
         let classed: u64 = (0..self.classes.len() as u8)
             .map(|class| self.near.tally(class, ClassCounter::Pages))
             .sum();
+        let has_class = |page: &u32| self.near.info(*page).class.is_some();
+        let found = (0..pages).filter(has_class).count() as u64;
+        if found != classed {
+            return Err(Inconsistency::ClassedPages {
+                counted: classed,
+                found,
+            });
+        }
+        let pages = u64::from(pages);
         match classed + free + held == pages {
             true => Ok(()),
             false => Err(Inconsistency::PageCount {
