@@ -138,6 +138,22 @@ fn a_damaged_pool_gives_an_error_or_loses_keys_without_a_panic() {
 }
 
 #[test]
+fn an_open_refuses_a_reserved_key_that_is_neither_present_nor_absent() {
+    /// Offset of the word that is 1 if the reserved key is present: after the root.
+    const PRESENT: Off = Off(HEAD + 128);
+    for kind in [TableKind::Cceh, TableKind::Clht] {
+        let mut image = made(kind, CHUNKS[0]);
+        assert_eq!(image.word(PRESENT), 0, "{kind}");
+        image.set_word(PRESENT, 2);
+        let opened = kind.open(Sim::from_image(image, Persistency::Eadr));
+        let Err(OpenError::Damaged { what }) = opened.map(drop) else {
+            panic!("{kind}: the open accepts a damaged reserved key");
+        };
+        assert!(what.contains("reserved key"), "{kind}: {what}");
+    }
+}
+
+#[test]
 fn a_pool_that_is_not_damaged_has_every_key() {
     for kind in TableKind::ALL {
         let sim = Sim::from_image(made(kind, CHUNKS[0]), Persistency::Eadr);
