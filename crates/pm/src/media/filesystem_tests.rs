@@ -155,3 +155,24 @@ fn a_pool_file_that_other_users_can_read_or_change_gets_a_warning() {
         assert!(text.unwrap_or_default().contains(said.unwrap_or_default()));
     }
 }
+
+#[test]
+fn memory_that_the_kernel_does_not_report_as_persistent_is_warned_of() {
+    for persistence in [
+        DevicePersistence::Unknown,
+        DevicePersistence::Memory,
+        DevicePersistence::Caches,
+    ] {
+        let mut found = FileSystemReport::default();
+        found.assess_memory(persistence);
+        let is_unknown = persistence == DevicePersistence::Unknown;
+        let is_limited =
+            |survives: &str| survives.contains("possibly lost in a restart or power cut");
+        assert_eq!(found.survives.is_some_and(is_limited), is_unknown);
+        let warned = found
+            .warnings
+            .iter()
+            .any(|text| text.contains("does not report this memory"));
+        assert_eq!(warned, is_unknown, "{persistence:?}: {:?}", found.warnings);
+    }
+}
