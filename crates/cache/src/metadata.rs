@@ -308,16 +308,14 @@ impl<N: Medium> Metadata<N> {
         self.shape.lists_at() + u64::from(list) * LIST_BYTES
     }
 
-    /// Returns an LRU list: its newest and oldest slot, each plus one, its number of items and its number of
-    /// evictions.
+    /// Returns an LRU list: its newest and oldest slot, each plus one, and its number of items.
     pub(crate) fn list(&self, list: u32) -> LruList {
         let at = self.list_at(list);
-        let (ends, counts) = (self.load(at), self.load(at + 8));
+        let ends = self.load(at);
         LruList {
             head: ends as u32,
             tail: (ends >> 32) as u32,
-            items: counts as u32,
-            evicted: (counts >> 32) as u32,
+            items: self.load(at + 8) as u32,
         }
     }
 
@@ -325,11 +323,7 @@ impl<N: Medium> Metadata<N> {
         let at = self.list_at(number);
         let ends = u64::from(list.head) | u64::from(list.tail) << 32;
         self.store(ctx, at, ends);
-        self.store(
-            ctx,
-            at + 8,
-            u64::from(list.items) | u64::from(list.evicted) << 32,
-        );
+        self.store(ctx, at + 8, list.items.into());
     }
 
     // -- slab managers
@@ -406,7 +400,6 @@ pub(crate) struct LruList {
     pub(crate) head: u32,
     pub(crate) tail: u32,
     pub(crate) items: u32,
-    pub(crate) evicted: u32,
 }
 
 /// Returns the chain word that leads to `slot`, whose item has the tag `tag`.

@@ -99,15 +99,9 @@ impl<N: Medium> LockedState<'_, N> {
     /// Unlinks a victim that is durably dead, and counts the eviction.
     pub(crate) fn evict(&mut self, victim: &EvictionVictim) {
         let class = self.class_of(victim.slot);
-        let area = self.near.link(victim.slot).area;
         self.note_ghost(victim.slot);
         self.unlink(victim.slot);
         self.count(class, ClassCounter::Evicted, 1);
-        let number = self.main_list(class, area);
-        let LockedState { near, state, .. } = self;
-        let mut list = near.list(number);
-        list.evicted = list.evicted.wrapping_add(1);
-        near.set_list(&mut state.ctx, number, &list);
     }
 
     /// Returns up to `most` items in `page` for which `wanted` returns true, and acquires their key locks. Skips
