@@ -315,15 +315,19 @@ fn client_list_and_client_kill_know_the_clients_with_subscriptions() {
 
 #[test]
 fn messages_for_a_client_whose_long_request_executes_arrive_after_its_reply() {
-    let server = Running::new();
+    let server = with_workers(1);
     let (mut client, mut publisher) = (server.connect(), server.connect());
     client.send("HELLO 3;SUBSCRIBE a");
     read_hello(&mut client);
     client.expect(&replies(">3/$9/subscribe/$1/a/:1/"));
+    let mut later = server.connect();
+    subscribe(&mut later, "a");
     server.store.close_gate();
     client.send("SELECT 1;KEYS *;PING");
     server.store.await_waiting();
-    publisher.ask("PUBLISH a 1;PUBLISH a 2", ":1\r\n:1\r\n");
+    publisher.ask("PUBLISH a 1;PUBLISH a 2", ":2\r\n:2\r\n");
+    // Subscribers receive a message in the order of their subscriptions: the first one's is kept by now.
+    later.expect(&(message("a", "1") + &message("a", "2")));
     server.store.open_gate();
     client.expect(&replies(
         "+OK/*0/>3/$7/message/$1/a/$1/1/>3/$7/message/$1/a/$1/2/+PONG/",
