@@ -157,6 +157,30 @@ fn clients_at_all_workers_receive_the_messages_of_a_publisher_in_order() {
 }
 
 #[test]
+fn the_end_of_a_subscription_is_confirmed_after_the_messages_that_were_published_before() {
+    /// So many that a worker appends their messages in several turns of its loop.
+    const SUBSCRIBERS: usize = 200;
+    const MESSAGES: usize = 20;
+    let server = with_workers(1);
+    let mut clients: Vec<_> = (0..SUBSCRIBERS).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        subscribe(client, "a");
+    }
+    let (mut publisher, mut last) = (server.connect(), clients.pop().unwrap());
+    let published: Vec<String> = (0..MESSAGES).map(|n| format!("PUBLISH a {n}")).collect();
+    let mut expected: String = (0..MESSAGES)
+        .map(|n| message("a", &n.to_string()))
+        .collect();
+    expected += &replies("*3/$11/unsubscribe/$1/a/:0/");
+    for _ in 0..10 {
+        let counts = format!(":{SUBSCRIBERS}\r\n").repeat(MESSAGES);
+        publisher.ask(&published.join(";"), &counts);
+        last.ask("UNSUBSCRIBE a", &expected);
+        subscribe(&mut last, "a");
+    }
+}
+
+#[test]
 fn a_message_waits_for_the_writes_that_its_publisher_made_before() {
     let server = Running::new();
     let (mut client, mut publisher, mut other) =
