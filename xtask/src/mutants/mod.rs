@@ -490,9 +490,10 @@ fn judge(
         match suite.run(Some(number)) {
             TestVerdict::Passed => {}
             // A test that also fails without the mutant, or does not fail every time, proves nothing.
-            TestVerdict::Failed
-                if suite.run(None) != TestVerdict::Passed
-                    || suite.run(Some(number)) == TestVerdict::Passed => {}
+            TestVerdict::Failed if suite.run(None) != TestVerdict::Passed => {}
+            TestVerdict::Failed if suite.run(Some(number)) == TestVerdict::Passed => {
+                println!("{number}: {} fails with it, but not every time", suite.name);
+            }
             TestVerdict::Failed => return (passed, outcome(Some(suite.name.clone()))),
             TestVerdict::Hung => return (passed, outcome(Some(format!("{} (hangs)", suite.name)))),
         }
