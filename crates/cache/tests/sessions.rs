@@ -10,8 +10,8 @@ use farbank_pm::media::Mapped;
 use farbank_pm::process_stamp::in_forked_child;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_store::{
-    CONFLICT_WAIT, ConflictPolicy, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Session,
-    Store, UpdateDecision, Value, ValueMeta,
+    CONFLICT_WAIT, CacheStore, ConflictPolicy, DATABASES, Error, GroupDecision, Key, Ops, ReadView,
+    Session, Store, UpdateDecision, Value, ValueMeta,
 };
 
 fn cache() -> Cache<Mapped> {
@@ -130,6 +130,33 @@ fn a_group_reads_and_replaces_what_its_session_has_staged() {
     session.commit().unwrap();
     for name in [b"a", b"b"] {
         assert_eq!(get(&cache, name).unwrap(), b"grouped");
+    }
+}
+
+#[test]
+fn a_key_that_a_batch_updates_in_an_area_with_a_quota_is_unlocked_by_the_commit() {
+    let cache = cache();
+    cache.set_quota(0, Some(1 << 20)).unwrap();
+    let (mut session, mut other) = (cache.new_session(), cache.new_session());
+    for round in 0..10 {
+        put(&mut session, b"k", b"1").unwrap();
+        // With a quota the update first writes the batch, and keeps the lock of its own key.
+        let mut found = Vec::new();
+        let updated = session.update(key(b"k"), &mut |old| {
+            found.extend_from_slice(old.unwrap().bytes);
+            UpdateDecision::Put {
+                bytes: b"2".to_vec(),
+                expires_ms: 0,
+                flags: 0,
+                kind: 0,
+            }
+        });
+        assert!(updated.is_ok(), "round {round}: {updated:?}");
+        assert_eq!(found, b"1", "round {round}");
+        session.commit().unwrap();
+        assert_eq!(get(&cache, b"k"), Some(b"2".to_vec()), "round {round}");
+        assert_eq!(put(&mut other, b"k", b"3"), Ok(()), "round {round}");
+        other.commit().unwrap();
     }
 }
 
