@@ -6,7 +6,7 @@ use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 use farbank_store::{Key, ReadView, Session, Store, StoredItem, Value};
 
 use crate::mix::{Mix, Name};
-use crate::run::{BATCH, Contender, PeerSession, Outcome, Peer, Settings, run};
+use crate::run::{BATCH, Contender, Outcome, Peer, PeerSession, Settings, run};
 
 /// Average bytes of a record's header and padding.
 const OVERHEAD_BYTES: u64 = 32;

@@ -163,13 +163,17 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
     let whole = loaded.iter().map(|slice| slice.done).sum::<u64>() == mix.keys;
     if whole && peer.count().is_some_and(|count| count != mix.keys) {
         let count = peer.count();
-        return Err(format!("{} keys were set, but the table counts {count:?}", mix.keys));
+        return Err(format!(
+            "{} keys were set, but the table counts {count:?}",
+            mix.keys
+        ));
     }
     settings.turn.take();
     peer.age(mix);
     settings.turn.pass();
     // A contender that did not finish the load has fewer keys, so gets may miss.
-    let read = |session: &mut dyn PeerSession, key: u64, name: &Name| read(session, mix, key, name, whole);
+    let read =
+        |session: &mut dyn PeerSession, key: u64, name: &Name| read(session, mix, key, name, whole);
     let mixed = phase(peer, settings, |session, thread, n| {
         let op = mix.op(thread, n);
         let name = mix.name(op.key);
@@ -187,7 +191,10 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
         1
     });
     outcome.rates[2] = rates(&gets);
-    if peer.session().get_batch(&[mix.name(0); BATCH], &mut |_, _| {}) {
+    if peer
+        .session()
+        .get_batch(&[mix.name(0); BATCH], &mut |_, _| {})
+    {
         let gets = phase(peer, settings, |session, thread, n| {
             let first = n * BATCH as u64;
             let keys: [u64; BATCH] =
@@ -195,7 +202,10 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
             let names = keys.map(|key| mix.name(key));
             let mut found = 0;
             session.get_batch(&names, &mut |place, value| {
-                assert!(mix.is_of(keys[place], value), "a batch returned a wrong value");
+                assert!(
+                    mix.is_of(keys[place], value),
+                    "a batch returned a wrong value"
+                );
                 found += 1;
             });
             assert!(found == BATCH as u64 || !whole, "a key is missing");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::mix::Name;
-use crate::run::{Contender, PeerSession, Outcome, Peer, Settings, run};
+use crate::run::{Contender, Outcome, Peer, PeerSession, Settings, run};
 
 pub(crate) fn all() -> Vec<Contender> {
     let contender = |name, what, run| Contender { name, what, run };

@@ -6,7 +6,7 @@ use std::sync::RwLock;
 use farbank_pm::sync::unpoisoned;
 
 use crate::mix::Name;
-use crate::run::{Contender, PeerSession, Outcome, Peer, Settings, run};
+use crate::run::{Contender, Outcome, Peer, PeerSession, Settings, run};
 
 type BoxedBytes = Box<[u8]>;
 type Hasher = hashbrown::DefaultHashBuilder;
