@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use farbank_kv::Kv;
 use farbank_pm::media::Mapped;
+use farbank_pm::rng::Rng;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_store::{
     Absence, DATABASES, Error, GroupDecision, Key, Ops, ReadView, Store, Value, ValueMeta,
@@ -23,19 +24,7 @@ mod growing;
 mod maps;
 mod support;
 
-/// A generator of pseudo-random numbers (xorshift), with a fixed seed.
-struct Xorshift(u64);
-
-impl Xorshift {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}
-
-fn value(rng: &mut Xorshift, max: u64) -> Vec<u8> {
+fn value(rng: &mut Rng, max: u64) -> Vec<u8> {
     let len = rng.below(max) as usize;
     let seed = rng.below(256) as u8;
     (0..len).map(|n| seed.wrapping_add(n as u8)).collect()
@@ -46,7 +35,7 @@ fn the_store_behaves_like_a_map_across_kills_and_closes() {
     let time = Time::new();
     let mut kv = memory(16 << 20, 16 << 10);
     let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
-    let mut rng = Xorshift(7);
+    let mut rng = Rng::new(7);
     for round in 0..12 {
         let mut user = User::of(&kv);
         for _ in 0..3_000 {
@@ -455,7 +444,7 @@ fn a_record_is_not_overwritten_while_a_reader_copies_it() {
 /// A small pool that is three quarters full, with a model of its contents.
 struct NearlyFullPool {
     kv: Kv<Mapped>,
-    rng: Xorshift,
+    rng: Rng,
     model: HashMap<u32, Vec<u8>>,
 }
 
@@ -465,7 +454,7 @@ impl NearlyFullPool {
     fn new() -> NearlyFullPool {
         NearlyFullPool {
             kv: memory(8192 + 300 * 4096, 4096),
-            rng: Xorshift(5),
+            rng: Rng::new(5),
             model: HashMap::new(),
         }
     }
@@ -607,7 +596,7 @@ fn a_full_pool_refuses_writes_at_once_and_takes_values_after_deletes_with_little
 fn uniform_updates_and_a_change_of_sizes_are_never_refused_while_the_data_fits() {
     let kv = memory(8 << 20, 16 << 10);
     let mut user = User::of(&kv);
-    let mut rng = Xorshift(3);
+    let mut rng = Rng::new(3);
     let mut before = 0;
     for (bytes, rounds) in [
         (200_u64, 200_000),
