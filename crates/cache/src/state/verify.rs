@@ -88,7 +88,7 @@ pub enum Inconsistency {
         /// Pages of the pool.
         pages: u64,
     },
-    /// The classes count other pages than those that have a class.
+    /// The number of pages that the classes count is not the number of pages that have a class.
     ClassedPages {
         /// Pages that the classes count.
         counted: u64,
